@@ -1,0 +1,53 @@
+"""Errors that jitshape raises itself: one class per cause.
+
+Every message says where (the user's line), why, and what to do.  Exceptions of the user's own
+code pass through unchanged and are not of these classes.
+"""
+
+from __future__ import annotations
+
+
+class JitshapeError(Exception):
+    """Base of all errors of jitshape."""
+
+    def __init__(self, what: str, *, where: str = "", because: str = "", avoid: str = "") -> None:
+        self.what, self.where, self.because, self.avoid = what, where, because, avoid
+        rows = (("at", where), ("because", because), ("to avoid", avoid))
+        lines = [what] + [f"  {key:<8} {text}" for key, text in rows if text]
+        super().__init__("\n".join(lines))
+
+
+class NotCallable(JitshapeError, TypeError):
+    """`jitshape.compile` got something that cannot be called."""
+
+
+class UnknownOption(JitshapeError, ValueError):
+    """An option, backend, mode or log name that does not exist."""
+
+
+class UnsupportedEnvironment(JitshapeError, RuntimeError):
+    """This CPython or torch is not supported, or failed a self-test."""
+
+
+class UnsupportedTensor(JitshapeError, RuntimeError):
+    """A tensor on a device or of a layout that jitshape has no kernels for."""
+
+
+class GraphBreak(JitshapeError, RuntimeError):
+    """`fullgraph=True` and the program cannot be captured whole."""
+
+
+class DataDependent(JitshapeError, RuntimeError):
+    """A decision needs a number that exists only when the graph runs."""
+
+
+class InternalError(JitshapeError, RuntimeError):
+    """A stage of jitshape failed; the message names the stage and shows the IR round the fault."""
+
+    def __init__(self, stage: str, cause: BaseException, excerpt: str = "") -> None:
+        self.stage = stage
+        super().__init__(
+            f"internal error in stage '{stage}': {type(cause).__name__}: {cause}"
+            + (f"\n{excerpt}" if excerpt else ""),
+            avoid="options={'suppress_errors': True} runs this function eagerly; please report it",
+        )

@@ -1,0 +1,168 @@
+"""Sources: where an object that the program read came from.
+
+A source is a path from what a call is given (arguments, or objects held for ever such as the
+function's globals) to an object.  The same path is walked in C before each call: it loads the
+object for the compiled code (frontend/guards.py assembles the walk) and it is what a guard names.
+Sources are immutable and compare by structure.  `str(source)` is the user's way to write it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class Source:
+    """Base of all paths."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Local(Source):
+    """Argument slot `index` of the frame: positional, keyword-only, then *args, **kwargs."""
+
+    index: int
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class Held(Source):
+    """An object held for ever by the cache entry: a globals dict, a class, a closure cell."""
+
+    object: object
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Held) and self.object is other.object
+
+    def __hash__(self) -> int:
+        return id(self.object)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class InstanceDict(Source):
+    """`base.__dict__` of an ordinary object (also a module's or a class instance's)."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"{self.base}.__dict__"
+
+
+@dataclass(frozen=True)
+class Key(Source):
+    """`base[key]` of a dict (storage of the dict itself: no user __getitem__), constant key."""
+
+    base: Source
+    key: object
+
+    def __str__(self) -> str:
+        if isinstance(self.base, Held) and self.base.text == "globals()":
+            return str(self.key)
+        if isinstance(self.base, InstanceDict):
+            return f"{self.base.base}.{self.key}"
+        if isinstance(self.base, Key) and self.base.key in ("_parameters", "_buffers", "_modules"):
+            module = self.base.base.base if isinstance(self.base.base, InstanceDict) else self.base
+            text = str(self.key)
+            return f"{module}[{text}]" if text.isdigit() else f"{module}.{text}"
+        return f"{self.base}[{self.key!r}]"
+
+
+@dataclass(frozen=True)
+class Item(Source):
+    """`base[index]` of a tuple or list (of the exact storage, subclasses included)."""
+
+    base: Source
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.base}[{self.index}]"
+
+
+@dataclass(frozen=True)
+class TypeOf(Source):
+    """`type(base)`."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"type({self.base})"
+
+
+@dataclass(frozen=True)
+class TypeAttribute(Source):
+    """What the method resolution order of class `base` holds under `name`, unbound."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Slot(Source):
+    """The value in a `__slots__` member `name` of `base`."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+
+FIELDS = {
+    "function": ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"),
+    "method": ("__self__", "__func__"),
+    "cell": ("cell_contents",),
+    "partial": ("func", "args", "keywords"),
+    "property": ("fget", "fset", "fdel"),
+    "staticmethod": ("__func__",),
+    "classmethod": ("__func__",),
+}
+
+
+@dataclass(frozen=True)
+class Field(Source):
+    """A field that the interpreter's own C structs hold: see FIELDS, by the type of `base`."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return str(self.base) if self.name == "cell_contents" else f"{self.base}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Getter(Source):
+    """A C getter of a tensor that runs no user code: grad, _base, data; read at each call."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Number(Source):
+    """A machine integer read from `base`: kind "size"/"stride" (of dimension `dim`), "offset" of
+    a tensor, "int" of a Python int, "len" of a container, "float" (as f64) of a Python float."""
+
+    base: Source
+    kind: str
+    dim: int = 0
+
+    def __str__(self) -> str:
+        return {
+            "size": f"{self.base}.size({self.dim})",
+            "stride": f"{self.base}.stride({self.dim})",
+            "offset": f"{self.base}.storage_offset()",
+            "len": f"len({self.base})",
+        }.get(self.kind, str(self.base))

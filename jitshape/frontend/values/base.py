@@ -1,0 +1,128 @@
+"""Value: what the symbolic machine computes with, one subclass per kind of Python object.
+
+A Value stands for exactly one object of the program: identity of Values is identity of objects.
+Behaviour lives here, on the value; opcodes only arrange operands.  The methods below are the
+slots of a type in C: they get operands of any kind and answer, return `NotImplemented`, raise
+`Raised` (an exception of the user's program) or raise `Break` (cannot be captured).
+`m` is the Machine: `m.wrap(object, source)` gives the Value of a real object (one Value per
+object, guarded), `m.const(x)` of a literal, `m.guard(source, check)` adds a guard with the
+current user line, `m.call(f, args, kwargs)` calls, `m.throw(TypeError, "...")` raises in the
+user's program, `m.effects` records writes to objects that exist outside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.sources import Source
+
+if TYPE_CHECKING:
+    from jitshape.frontend.emit import Emitter
+    from jitshape.frontend.machine import Machine
+
+
+class Raised(Exception):
+    """An exception of the user's program, on its way through the machine."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
+class Break(Exception):
+    """The machine cannot go on at this instruction: the graph ends here.
+
+    `kind` names the cause in the catalogue (errors.py), `reason` says what was met, `remedy`
+    what the user can do."""
+
+    def __init__(self, kind: str, reason: str, remedy: str = "") -> None:
+        super().__init__(f"{kind}: {reason}")
+        self.kind, self.reason, self.remedy = kind, reason, remedy
+
+
+class Value:
+    """Base of all values.  `source` is None for what the program made itself."""
+
+    source: Source | None = None
+
+    def python_type(self) -> type:
+        """The class of the object (`type(x)`)."""
+        raise NotImplementedError(type(self).__name__)
+
+    def type_value(self, m: Machine) -> Value:
+        """`type(x)` as a Value; the default wraps python_type()."""
+        return m.wrap_type(self.python_type())
+
+    def is_constant(self) -> bool:
+        """Whether `constant()` gives the object: immutable through and through, guarded."""
+        return False
+
+    def constant(self) -> Any:
+        """The real object.  Only where is_constant()."""
+        raise NotImplementedError(f"{self!r} is not constant")
+
+    # ---- protocols.  The defaults look up and inline the dunder methods of python_type().
+
+    def truth(self, m: Machine) -> bool:
+        return m.default_truth(self)
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return m.default_call(self, args, kwargs)
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        """Attribute by the full protocol; raises Raised(AttributeError)."""
+        return m.default_getattr(self, name)
+
+    def setattr(self, m: Machine, name: str, value: Value) -> None:
+        m.default_setattr(self, name, value)
+
+    def delattr(self, m: Machine, name: str) -> None:
+        m.default_delattr(self, name)
+
+    def getitem(self, m: Machine, key: Value) -> Value:
+        return m.default_getitem(self, key)
+
+    def setitem(self, m: Machine, key: Value, value: Value) -> None:
+        m.default_setitem(self, key, value)
+
+    def delitem(self, m: Machine, key: Value) -> None:
+        m.default_delitem(self, key)
+
+    def contains(self, m: Machine, item: Value) -> Value:
+        return m.default_contains(self, item)
+
+    def length(self, m: Machine) -> Value:
+        return m.default_length(self)
+
+    def iterate(self, m: Machine) -> Value:
+        """`iter(x)`: a value whose `next` works."""
+        return m.default_iterate(self)
+
+    def next(self, m: Machine) -> Value | None:
+        """The next item, or None at the end (StopIteration of a plain iterator)."""
+        return m.default_next(self)
+
+    def unary(self, m: Machine, op: str) -> Value:
+        """op: "-", "+", "~"."""
+        return m.default_unary(self, op)
+
+    def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
+        """`self op other` (reflected: `other op self`); op: "+", ..., "@", "**", or in-place
+        "+=", ... asked first with reflected False.  NotImplemented: the other side is asked."""
+        return m.default_binary(self, op, other, reflected)
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        """Rich comparison "<" "<=" "==" "!=" ">" ">="; may return NotImplemented."""
+        return m.default_compare(self, op, other)
+
+    def hash_key(self, m: Machine) -> Any:
+        """A real, hashable Python object that is equal for equal values: the key under which
+        dict and set values store them."""
+        return m.default_hash_key(self)
+
+    # ---- leaving the trace
+
+    def reconstruct(self, e: Emitter) -> None:
+        """Emit code that pushes the object.  Called at most once per value and exit: the
+        emitter keeps it in a local, so that identity is kept.  Where `source` is set and the
+        object itself is wanted, the emitter loads the source instead of calling this."""
+        raise Break("reconstruct", f"{type(self).__name__} cannot leave the compiled code")

@@ -1,0 +1,176 @@
+"""The graph: a list of nodes in program order, each an ATen op on values.
+
+Invariants (ir/verify.py checks them): a value is defined before it is used; a node's op is in the
+registry or an extern op; `args` and `kwargs` follow the op's schema, with `Value` for tensors,
+`Size` for integers, plain Python for the rest, lists for lists.
+Before functionalization nodes may mutate and alias: `Value.storage` says which values share
+memory.  After it (`Graph.functional`) every node is pure but for random tokens, and writes to
+inputs stand in `mutations`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from jitshape.ir.symint import Size
+from jitshape.ir.types import ScalarType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Storage:
+    """Identity of a piece of memory: values with the same storage alias."""
+
+    __slots__ = ("id",)
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"storage{self.id}"
+
+
+class Value:
+    """A tensor or scalar in the graph."""
+
+    __slots__ = ("index", "name", "node", "requires_grad", "storage", "type")
+
+    def __init__(self, name: str, type: TensorType | ScalarType, storage: Storage | None) -> None:
+        self.name, self.type, self.storage = name, type, storage
+        self.node: Node | None = None  # None: an input
+        self.index = 0  # which output of the node
+        self.requires_grad = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Node:
+    """One call of an op: `outs = op(*args, **kwargs)`."""
+
+    __slots__ = ("args", "backward", "kwargs", "location", "op", "outs", "token")
+
+    def __init__(
+        self, op: str, args: tuple, kwargs: dict[str, Any], location: Location | None = None
+    ) -> None:
+        self.op, self.args, self.kwargs, self.location = op, args, kwargs, location
+        self.outs: tuple[Value, ...] = ()
+        self.backward = False  # recorded while autograd ran backward
+        self.token: int | None = None  # of a random op: its place in program order
+
+    def inputs(self) -> Iterator[Value]:
+        """The values used, in order of appearance, with repetition."""
+        return values_in((self.args, self.kwargs))
+
+
+def values_in(tree: Any) -> Iterator[Value]:
+    """Every Value in nested tuples, lists and dicts."""
+    if isinstance(tree, Value):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from values_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from values_in(item)
+
+
+def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """The same tree with `fn` applied to everything that is not a tuple, list or dict."""
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(map_leaves(fn, item) for item in tree)
+    if isinstance(tree, dict):
+        return {key: map_leaves(fn, item) for key, item in tree.items()}
+    return fn(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """An output that is a view of graph input `input`, rebuilt by as_strided outside the graph."""
+
+    input: int
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """After the run, `inputs[input].copy_(outputs[output])`."""
+
+    input: int
+    output: int
+
+
+@dataclass
+class Graph:
+    """`outputs` holds a Value, a Size, an Alias or None in each place."""
+
+    env: Any = None  # the ShapeEnv of the sizes
+    inputs: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    mutations: list[Mutation] = field(default_factory=list)
+    functional: bool = False
+    _names: Iterator[int] = field(default_factory=itertools.count)
+    _storages: Iterator[int] = field(default_factory=itertools.count)
+
+    def new_storage(self) -> Storage:
+        return Storage(next(self._storages))
+
+    def new_value(
+        self, type: TensorType | ScalarType, storage: Storage | None = None, name: str = ""
+    ) -> Value:
+        """A fresh value; a tensor without `storage` gets one of its own."""
+        if storage is None and isinstance(type, TensorType):
+            storage = self.new_storage()
+        return Value(name or f"t{next(self._names)}", type, storage)
+
+    def add_input(self, type: TensorType | ScalarType, name: str) -> Value:
+        value = self.new_value(type, name=name)
+        value.index = len(self.inputs)
+        self.inputs.append(value)
+        return value
+
+    def add_node(self, node: Node, outs: tuple[Value, ...], before: int | None = None) -> Node:
+        """Append `node` (or insert it before index `before`) as the producer of `outs`."""
+        node.outs = outs
+        for index, out in enumerate(outs):
+            out.node, out.index = node, index
+        self.nodes.insert(len(self.nodes) if before is None else before, node)
+        return node
+
+    def sizes_used(self) -> list[Size]:
+        """Every symbolic size in node arguments and types, in order of first use."""
+        from jitshape.ir.symint import IntExpr
+
+        seen: dict[Size, None] = {}
+
+        def note(leaf: Any) -> Any:
+            if type(leaf) is IntExpr:
+                seen.setdefault(leaf)
+            return leaf
+
+        def note_type(type_: TensorType | ScalarType) -> None:
+            if isinstance(type_, TensorType):
+                map_leaves(note, (type_.shape, type_.strides, type_.offset))
+
+        for value in self.inputs:
+            note_type(value.type)
+        for node in self.nodes:
+            map_leaves(note, (node.args, node.kwargs))
+            for out in node.outs:
+                note_type(out.type)
+        map_leaves(note, tuple(self.outputs))
+        return list(seen)

@@ -1,0 +1,67 @@
+"""Options: one frozen record per compile, and the only reader of JITSHAPE_* variables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from jitshape.errors import UnknownOption
+
+BACKENDS = ("auto", "cpu", "triton", "eager")
+MODES = ("default",)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything a compile is asked for.  `dynamic` None: static at first, dynamic on the first
+    change; True: dynamic from the start; False: static."""
+
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    backend: str | Callable = "auto"
+    mode: str = "default"
+    suppress_errors: bool = False
+    recompile_limit: int = 16
+    unroll_limit: int = 4096
+    memory_plan: bool = True
+    name: str | None = None
+
+
+SETTABLE = ("suppress_errors", "recompile_limit", "unroll_limit", "memory_plan")
+
+
+def make_options(options: Mapping[str, Any] | None = None, **named: Any) -> Options:
+    """Check names and values; `options` is the user's `options={...}`."""
+    for key in options or {}:
+        if key not in SETTABLE:
+            raise UnknownOption(
+                f"unknown option {key!r}",
+                because=f"options may hold {', '.join(SETTABLE)}",
+                avoid="remove it or correct its spelling",
+            )
+    result = Options(**named, **(options or {}))
+    _check("backend", result.backend, BACKENDS, callable(result.backend))
+    _check("mode", result.mode, MODES)
+    _check("dynamic", result.dynamic, (None, True, False))
+    for field in fields(Options):
+        value = getattr(result, field.name)
+        if field.type == "bool" and type(value) is not bool:
+            _check(field.name, value, (True, False))
+        if field.type == "int" and (type(value) is not int or value < 1):
+            raise UnknownOption(f"{field.name}={value!r}", because="it must be a positive integer")
+    return result
+
+
+def _check(name: str, value: Any, allowed: tuple, also: bool = False) -> None:
+    if not also and not any(value is a or (type(value) is str and value == a) for a in allowed):
+        listed = ", ".join(repr(a) for a in allowed)
+        raise UnknownOption(
+            f"{name}={value!r} is not known", because=f"{name} may be {listed}", avoid="use one"
+        )
+
+
+def environment(name: str, default: str = "") -> str:
+    """The value of JITSHAPE_<name>."""
+    return os.environ.get(f"JITSHAPE_{name}", default)
