@@ -8,10 +8,15 @@ slots of a type in C: they get operands of any kind and answer, return `NotImple
 object, guarded), `m.const(x)` of a literal, `m.guard(source, check)` adds a guard with the
 current user line, `m.call(f, args, kwargs)` calls, `m.throw(TypeError, "...")` raises in the
 user's program, `m.effects` records writes to objects that exist outside.
+Also: `m.inline(function, args, kwargs)` runs the code of a FunctionValue; `m.binary(op, a, b)`,
+`m.compare(op, a, b)` are the full protocols (both sides asked; they return a Value or raise
+Raised); `m.identical(a, b)` is `a is b`; `m.as_int(value)` is `operator.index` as a real int
+(specialises what is symbolic); `m.wrap_type(cls)` is the ClassValue of a class.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.sources import Source
@@ -59,6 +64,14 @@ class Value:
     def constant(self) -> Any:
         """The real object.  Only where is_constant()."""
         raise NotImplementedError(f"{self!r} is not constant")
+
+    def attributes(self, m: Machine) -> Any:
+        """The instance `__dict__` as a DictValue (storage only, no user code), or None."""
+        return None
+
+    def children(self) -> Iterable[Value]:
+        """Values that the object refers to and that `reconstruct` pushes before it."""
+        return ()
 
     # ---- protocols.  The defaults look up and inline the dunder methods of python_type().
 
@@ -120,6 +133,10 @@ class Value:
         return m.default_hash_key(self)
 
     # ---- leaving the trace
+
+    def fill(self, e: Emitter) -> None:
+        """Emit code that completes the object once it is in its local: `reconstruct` of a
+        container that contains itself pushes an empty one and this adds the contents."""
 
     def reconstruct(self, e: Emitter) -> None:
         """Emit code that pushes the object.  Called at most once per value and exit: the
