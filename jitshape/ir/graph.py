@@ -106,6 +106,14 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputAlias:
+    """An output that is a view of output `output` of the same run, rebuilt outside the graph."""
+
+    output: int
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
 class Mutation:
     """After the run, `inputs[input].copy_(outputs[output])`."""
 
@@ -115,7 +123,9 @@ class Mutation:
 
 @dataclass
 class Graph:
-    """`outputs` holds a Value, a Size, an Alias or None in each place."""
+    """`outputs` holds a Value, a Size, an Alias, an OutputAlias or None in each place.  The user
+    gets the first `returned` of them (None: all); the others feed mutations, output aliases and
+    the backward graph."""
 
     env: Any = None  # the ShapeEnv of the sizes
     inputs: list[Value] = field(default_factory=list)
@@ -123,6 +133,7 @@ class Graph:
     outputs: list[Any] = field(default_factory=list)
     mutations: list[Mutation] = field(default_factory=list)
     functional: bool = False
+    returned: int | None = None
     _names: Iterator[int] = field(default_factory=itertools.count)
     _storages: Iterator[int] = field(default_factory=itertools.count)
 

@@ -1,0 +1,124 @@
+"""Runs a graph with eager torch: the oracle of all tests, and `backend="eager"`.
+
+In: a graph and real inputs.  Out: the graph's outputs, all of them (the user's are the first
+`graph.returned`); mutated inputs are written.  Invariant: sizes are bound from the inputs only
+(each symbol is a plain size, stride or offset of some input, or is passed in), so a graph runs at
+every size it is valid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from jitshape.errors import InternalError
+from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, map_leaves
+from jitshape.ir.ops.registry import OPS
+from jitshape.ir.printer import excerpt
+from jitshape.ir.symint import IntExpr, Size
+from jitshape.ir.types import ScalarType, TensorType
+
+
+def evaluate(
+    graph: Graph,
+    inputs: Sequence[Any],
+    symbols: Mapping[str, int] | None = None,
+    check: bool = False,
+) -> list[Any]:
+    """The outputs of `graph` on `inputs`.  With `check`, every node's result is compared with
+    its type: shape, strides (of dimensions longer than 1) and dtype."""
+    sizes = bind_sizes(graph, inputs) | dict(symbols or {})
+    values: dict[Value, Any] = dict(zip(graph.inputs, inputs, strict=True))
+
+    def concrete(leaf: Any) -> Any:
+        if isinstance(leaf, Value):
+            return values[leaf]
+        return leaf.algebra.evaluate(leaf, sizes) if type(leaf) is IntExpr else leaf
+
+    for node in graph.nodes:
+        args, kwargs = map_leaves(concrete, (node.args, node.kwargs))
+        try:
+            result = runner(node.op)(*args, **kwargs)
+        except Exception as error:
+            error.add_note(excerpt(graph, node))
+            raise
+        _bind(node, result, values)
+        if check:
+            for out in node.outs:
+                _check(graph, node, out, values[out], sizes)
+    return _outputs(graph, inputs, concrete)
+
+
+def bind_sizes(graph: Graph, inputs: Sequence[Any]) -> dict[str, int]:
+    """The value of every symbol that is a plain size, stride or offset of an input."""
+    bound: dict[str, int] = {}
+
+    def bind(size: Size, number: int) -> None:
+        if type(size) is IntExpr and size.symbol is not None:
+            bound.setdefault(size.symbol.name, number)
+
+    for value, real in zip(graph.inputs, inputs, strict=True):
+        if isinstance(value.type, TensorType):
+            for size, number in zip(value.type.shape, real.shape):
+                bind(size, number)
+            for size, number in zip(value.type.strides, real.stride()):
+                bind(size, number)
+            bind(value.type.offset, real.storage_offset())
+    return bound
+
+
+def runner(op: str) -> Callable[..., Any]:
+    """What computes `op` eagerly: its block's `run`, or the ATen op."""
+    definition = OPS.get(op)
+    if definition is not None and definition.has("run"):
+        return definition.run
+    namespace, packet, overload = op.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def rebuild_alias(base: torch.Tensor, shape: Any, strides: Any, offset: int, dtype: Any) -> Any:
+    """A view of `base`'s memory with the given geometry."""
+    typed = base if base.dtype == dtype else base.view(dtype)
+    return torch.as_strided(typed, shape, strides, offset)
+
+
+def _bind(node: Node, result: Any, values: dict[Value, Any]) -> None:
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    for out, real in zip(node.outs, results):
+        values[out] = real
+
+
+def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[Any]:
+    plain = [None if isinstance(o, (Alias, OutputAlias)) else concrete(o) for o in graph.outputs]
+    with torch.no_grad():
+        for mutation in graph.mutations:
+            inputs[mutation.input].copy_(plain[mutation.output])
+    for place, output in enumerate(graph.outputs):
+        if isinstance(output, (Alias, OutputAlias)):
+            of_input = isinstance(output, Alias)
+            base = inputs[output.input] if of_input else plain[output.output]
+            type_ = output.type
+            geometry = map_leaves(concrete, (type_.shape, type_.strides, type_.offset))
+            plain[place] = rebuild_alias(base, *geometry, type_.dtype)
+    return plain
+
+
+def _check(graph: Graph, node: Node, out: Value, real: Any, sizes: dict[str, int]) -> None:
+    def number(size: Size) -> int | None:
+        return size if type(size) is int else size.algebra.evaluate(size, sizes)  # type: ignore
+
+    if isinstance(out.type, ScalarType) or not isinstance(real, torch.Tensor):
+        return
+    shape = tuple(map(number, out.type.shape))
+    strides = tuple(map(number, out.type.strides))
+    long = [d for d, size in enumerate(shape) if size is not None and size > 1]
+    same = shape == tuple(real.shape) and out.type.dtype == real.dtype
+    if 0 not in shape:
+        same = same and all(strides[d] == real.stride(d) for d in long)
+    if not same:
+        found = f"{tuple(real.shape)} strides {real.stride()} {real.dtype}"
+        expected = f"{shape} strides {strides} {out.type.dtype}"
+        cause = ValueError(f"{out} should be {expected}, eager gives {found}")
+        raise InternalError("evaluate", cause, excerpt(graph, node))
