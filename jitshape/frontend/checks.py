@@ -12,6 +12,27 @@ from typing import Any
 from jitshape.frontend.sources import Source
 
 
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of the user's program: the fields of ir.graph.Location, without its imports."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`check` must hold of the object at `source`, because of the user's line `location`."""
+
+    source: Source
+    check: Any
+    location: Location | None = None
+
+
 @dataclass(frozen=True)
 class TypeIs:
     """Exact type, by pointer."""

@@ -12,11 +12,30 @@ Also: `m.inline(function, args, kwargs)` runs the code of a FunctionValue; `m.bi
 `m.compare(op, a, b)` are the full protocols (both sides asked; they return a Value or raise
 Raised); `m.identical(a, b)` is `a is b`; `m.as_int(value)` is `operator.index` as a real int
 (specialises what is symbolic); `m.wrap_type(cls)` is the ClassValue of a class.
+
+What the machine asks of values/*: it makes values only through the builders registered here
+under `@builds(kind)`, and wraps real objects only through `@wraps(type)`.
+  const      (m, object)             a literal or whatever else is immutable through and through
+  tuple, list, set, frozenset        (m, items: list[Value])
+  dict       (m, pairs: list[tuple[Value, Value]])     later keys win, as in a dict display
+  slice      (m, start, stop, step)
+  function   (m, code, globals: dict, qualname, defaults: Value | None, kwdefaults: Value | None,
+             annotations: Value | None, closure: Value | None)     a tuple, a dict, a dict or
+             tuple, a tuple of Cells; MAKE_FUNCTION.  The value has `callee(m) -> frame.Callee`
+  method     (m, function, self)     a bound method; its `call` uses m.forward (see below)
+An exception value has the plain fields `context`, `cause`: Value | None, and
+`suppress_context`: bool; the machine sets `context` as the interpreter does.
+`m.mutated()` must be called before a value changes in place (append, store into an instance, an
+iterator that advances): a Break that follows within one instruction then traces again up to that
+instruction, instead of resuming in the middle of it.  `m.forward(self, target, args, kwargs)` is
+`m.call(target, ...)` for a `call` that does nothing but call `target` and return what it
+returns (bound methods, `__call__`): a break inside stays resumable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import CellType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.sources import Source
@@ -44,10 +63,49 @@ class Break(Exception):
         self.kind, self.reason, self.remedy = kind, reason, remedy
 
 
+class Restart(Exception):
+    """Trace again and break before instruction number `step`: raised where it turns out late
+    that a value must not have come into being (a suspended generator that has to leave)."""
+
+    def __init__(self, step: int, cause: Break) -> None:
+        super().__init__(f"break at step {step}: {cause}")
+        self.step, self.cause = step, cause
+
+
+Wrapper = Callable[["Machine", Any, "Source | None"], "Value"]
+WRAPPERS: dict[type, Wrapper] = {}  # by the class of the object
+WRAPPERS_OF_BASES: dict[type, Wrapper] = {}  # by the first class of its MRO found here
+BUILDERS: dict[str, Callable[..., Value]] = {}
+
+
+def wraps(*types: type, subclasses: bool = False) -> Callable[[Wrapper], Wrapper]:
+    """Register how real objects of exactly these classes (or of any subclass) become Values.
+    The wrapper adds the guards on the object at `source`; without a source the object is held
+    by the trace itself and needs none."""
+
+    def register(wrapper: Wrapper) -> Wrapper:
+        for type_ in types:
+            (WRAPPERS_OF_BASES if subclasses else WRAPPERS)[type_] = wrapper
+        return wrapper
+
+    return register
+
+
+def builds(kind: str) -> Callable[[Any], Any]:
+    """Register how the machine makes a value of this kind; kinds and arguments: see above."""
+
+    def register(builder: Any) -> Any:
+        BUILDERS[kind] = builder
+        return builder
+
+    return register
+
+
 class Value:
     """Base of all values.  `source` is None for what the program made itself."""
 
     source: Source | None = None
+    remembered = True  # False: `wrap` makes a new Value each time (literals, guarded by value)
 
     def python_type(self) -> type:
         """The class of the object (`type(x)`)."""
@@ -72,6 +130,30 @@ class Value:
     def children(self) -> Iterable[Value]:
         """Values that the object refers to and that `reconstruct` pushes before it."""
         return ()
+
+    def seen_again(self, m: Machine, source: Source) -> None:
+        """The object was found at a second source.  Values whose wrapper pins the very object
+        (functions, classes, modules) override this with the guard `Is`."""
+        m.guard(source, m.same_object(self))
+
+    # ---- descriptors: the object found on a class
+
+    def has_get(self) -> bool:
+        return hasattr(self.python_type(), "__get__")
+
+    def is_data_descriptor(self) -> bool:
+        return hasattr(self.python_type(), "__set__") or hasattr(self.python_type(), "__delete__")
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        """`__get__`; only asked where has_get()."""
+        return m.default_descr_get(self, instance, owner)
+
+    def descr_set(self, m: Machine, instance: Value, value: Value) -> None:
+        """`__set__`; only asked where is_data_descriptor()."""
+        m.default_descr_set(self, instance, value)
+
+    def descr_delete(self, m: Machine, instance: Value) -> None:
+        m.default_descr_delete(self, instance)
 
     # ---- protocols.  The defaults look up and inline the dunder methods of python_type().
 
@@ -143,3 +225,21 @@ class Value:
         emitter keeps it in a local, so that identity is kept.  Where `source` is set and the
         object itself is wanted, the emitter loads the source instead of calling this."""
         raise Break("reconstruct", f"{type(self).__name__} cannot leave the compiled code")
+
+
+class Cell(Value):
+    """A closure cell.  `content` None: empty, or not read yet if `real` is a cell that exists
+    outside (then `loaded` is False, and `m.load_cell` wraps the content on first use).  Get the
+    one of a real cell from `m.cell(real, source)`; write through `m.store_cell`."""
+
+    def __init__(
+        self,
+        content: Value | None = None,
+        real: CellType | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self.content, self.real, self.source = content, real, source
+        self.loaded = real is None
+
+    def python_type(self) -> type:
+        return CellType
