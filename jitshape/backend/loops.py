@@ -13,7 +13,16 @@ Meaning
   loop `Carry(accumulator)` is the result.  Loops of kind "vector" are spread over SIMD lanes or
   a Triton block; at most one vector loop encloses a statement.  A "serial" loop inside a vector
   loop has one accumulator per lane (column reductions).
-- Statements run in order; a store is visible to later statements of the same grid point.
+- A loop's accumulators combine after the statements of its body.  Over an empty axis they are the
+  neutral element: 0, 1, -inf or the smallest integer (max), inf or the largest (min), False
+  (any), True (all), position 0 (argmax, argmin).
+- Statements run in order; a store is visible to later statements of the same grid point.  A load
+  from a buffer the kernel stores to is repeated after such a store.
+- Arithmetic operands have the dtype of the Apply, those of a comparison one common dtype, and a
+  stored value the buffer's; where one has not, it is converted as "cast" does.
+- Integer division or modulo by zero gives 0; shifts by more than the width give 0 (shl) or the
+  sign (shr), as in ATen.  On b1 `add` and `maximum` are or, `mul` and `minimum` are and.
+- Scratch buffers are no parameters: each grid point has its own, made by the code generator.
 - Scalars of dtype f16/bf16 appear only in Load, Store and "cast": arithmetic is in f32 or wider.
 - Floor division and modulo of integers are Python's.
 """
@@ -142,6 +151,8 @@ SCALAR_OPS: dict[str, int] = {
     "fma": 3,
 }
 
+COMPARISONS = frozenset("eq ne lt le gt ge".split())  # two operands, b1
+PREDICATES = frozenset("isnan isinf signbit".split())  # one operand, b1
 COMBINE = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
@@ -176,6 +187,15 @@ class Loop:
 
 
 Statement = Store | Loop
+
+
+def roots(statement: Statement) -> tuple[Scalar, ...]:
+    """The scalars a statement uses itself, in order of evaluation."""
+    if isinstance(statement, Loop):
+        return tuple(acc.value for acc in statement.accumulators)
+    indirect = tuple(scalar for _, scalar in statement.indirect)
+    mask = (statement.mask,) if statement.mask is not None else ()
+    return (*indirect, *mask, statement.value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
