@@ -38,7 +38,10 @@ class GraphBreak(JitshapeError, RuntimeError):
 
 
 class DataDependent(JitshapeError, RuntimeError):
-    """A decision needs a number that exists only when the graph runs."""
+    """A decision needs a number that exists only when the graph runs: `condition`, a size or a
+    condition on sizes."""
+
+    condition: object = None
 
 
 class InternalError(JitshapeError, RuntimeError):

@@ -4,6 +4,8 @@ In: Python ints and symbols.  Out: `Size = int | IntExpr`; an `IntExpr` is never
 constant result is a plain int), so `type(s) is int` tells static from symbolic.
 Invariant: within one `Algebra` equal expressions are the same object; ids, and with them the
 order of terms, follow creation order only, so that the same program prints the same text.
+What is known of an expression only ever narrows (`narrow`, `exclude`); simplifications made under
+it stay valid because the owner of the algebra guards whatever it declared known.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from typing import final
 
 INF = float("inf")
 Monomial = tuple[int, ...]  # sorted atom ids, with repetition: x*x*y == (x, x, y)
@@ -37,27 +40,29 @@ _SIGN = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 class Atom:
     """What a polynomial is made of: a symbol, or FloorDiv/Mod/Max/Min of two expressions."""
 
-    __slots__ = ("args", "hi", "hint", "id", "kind", "lo", "name")
+    __slots__ = ("args", "hi", "hint", "id", "kind", "lo", "name", "version")
 
     def __init__(self, id: int, kind: str, args: tuple[Size, Size] | None, name: str) -> None:
         self.id, self.kind, self.args, self.name = id, kind, args, name
         self.lo: float = -INF
         self.hi: float = INF
         self.hint: int | None = None
+        self.version = 0  # of the algebra's knowledge, when lo and hi were last derived
 
     def __repr__(self) -> str:
         return self.name
 
 
+@final
 class IntExpr:
     """A non-constant integer polynomial.  Operators accept ints and expressions of one algebra."""
 
-    __slots__ = ("__weakref__", "_bounds", "_hint", "algebra", "terms")
+    __slots__ = ("__weakref__", "_bounds", "_version", "algebra", "terms")
 
     def __init__(self, algebra: Algebra, terms: Terms) -> None:
         self.algebra, self.terms = algebra, terms
-        self._bounds: tuple[float, float] | None = None
-        self._hint: int | None = None
+        self._bounds: tuple[float, float] = (-INF, INF)
+        self._version = -1
 
     def __add__(self, other: Size) -> Size:
         return self.algebra.add(self, other)
@@ -104,9 +109,7 @@ class IntExpr:
     @property
     def hint(self) -> int | None:
         """The value at the symbols' hints; None where a symbol is unbacked."""
-        if self._hint is None:
-            self._hint = self.algebra.evaluate(self, None)
-        return self._hint
+        return self.algebra.evaluate(self, None)
 
     def __str__(self) -> str:
         return self.algebra.print(self)
@@ -124,12 +127,13 @@ class Algebra:
         self.atoms: list[Atom] = []
         self._interned: dict[Terms, IntExpr] = {}
         self._atom_of: dict[tuple[str, Size, Size], Size] = {}
+        self.version = 0  # grows with every piece of knowledge
+        self._intervals: dict[IntExpr, tuple[float, float]] = {}  # of primitive polynomials
+        self._holes: dict[IntExpr, set[int]] = {}  # values that they never take
 
     # ---- construction
 
-    def symbol(
-        self, name: str, lo: float = 0, hi: float = INF, hint: int | None = None
-    ) -> IntExpr:
+    def symbol(self, name: str, lo: float = 0, hi: float = INF, hint: int | None = None) -> IntExpr:
         """A new symbol with values in [lo, hi]."""
         atom = Atom(len(self.atoms), "sym", None, name)
         atom.lo, atom.hi, atom.hint = lo, hi, hint
@@ -216,15 +220,49 @@ class Algebra:
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return exact
-        if type(b) is int:  # (b*k + r) // b  -->  k + r // b
-            whole = tuple((m, k // b) for m, k in self.terms(a) if k % b == 0)
-            if whole:
-                rest = self._make(tuple(t for t in self.terms(a) if t[1] % b))
-                return self.add(self._make(whole), self.floordiv(rest, b))
-        lo, hi = self.bounds(a)
-        if type(b) is int and lo >= 0 and hi < b:
-            return 0
+        if type(b) is int:
+            if b == 0:
+                raise ZeroDivisionError("integer division or modulo by zero")
+            whole, rest = self._split(a, b)
+            if whole:  # (b*k + r) // b  -->  k + r // b
+                return self.add(whole, self.floordiv(rest, b))
+            shorter = self._reduced(a, b)
+            if shorter is not None:
+                return self.floordiv(*shorter)
+            lo, hi = self.bounds(a)
+            if lo >= 0 and hi < b:
+                return 0
         return self._atom("floordiv", a, b)
+
+    def _split(self, a: Size, b: int) -> tuple[Size, Size]:
+        """(k, r) with a == b*k + r: every term whose coefficient b divides, and of the constant
+        as much as it can."""
+        whole: list[tuple[Monomial, int]] = []
+        rest: list[tuple[Monomial, int]] = []
+        for monomial, k in self.terms(a):
+            quotient, remainder = divmod(k, b)
+            if remainder and monomial:
+                rest.append((monomial, k))
+                continue
+            if quotient:
+                whole.append((monomial, quotient))
+            if remainder:
+                rest.append((monomial, remainder))
+        return self._make(tuple(whole)), self._make(tuple(rest))
+
+    def _reduced(self, a: Size, b: int) -> tuple[Size, int] | None:
+        """Operands of the same quotient with a smaller divisor, or without an inner division."""
+        if type(a) is not IntExpr or b < 1:
+            return None
+        atom = self._single(a)
+        if atom is not None and atom.kind == "floordiv":
+            assert atom.args is not None
+            inner, divisor = atom.args  # (x // d) // b  -->  x // (d*b)
+            return (inner, divisor * b) if type(divisor) is int and divisor > 0 else None
+        common = math.gcd(b, *(k for m, k in a.terms if m))
+        if common == 1:  # (g*p + c) // (g*b)  -->  (p + c // g) // b
+            return None
+        return self._make(tuple((m, k // common) for m, k in a.terms if k // common)), b // common
 
     def mod(self, a: Size, b: Size) -> Size:
         if type(a) is int and type(b) is int:
@@ -232,13 +270,23 @@ class Algebra:
         if self.exact_quotient(a, b) is not None:
             return 0
         if type(b) is int:
-            rest = self._make(tuple(t for t in self.terms(a) if t[1] % b))
+            if b == 0:
+                raise ZeroDivisionError("integer division or modulo by zero")
+            rest = self._split(a, b)[1]
             if rest is not a:
                 return self.mod(rest, b)
-        lo, hi = self.bounds(a)
-        if type(b) is int and lo >= 0 and hi < b:
-            return a
+            lo, hi = self.bounds(a)
+            if lo >= 0 and hi < b:
+                return a
         return self._atom("mod", a, b)
+
+    def round(self, a: Size, ndigits: int) -> Size:
+        """Python's `round(a, ndigits)`: ties go to the even multiple of 10**-ndigits."""
+        if ndigits >= 0 or type(a) is int:
+            return a if type(a) is not int else round(a, ndigits)
+        unit = 10**-ndigits
+        odd = self.mod(self.floordiv(a, unit), 2)
+        return self.mul(self.floordiv(self.add(self.add(a, unit // 2 - 1), odd), unit), unit)
 
     def max(self, a: Size, b: Size) -> Size:
         if self.static("ge", a, b):
@@ -251,6 +299,8 @@ class Algebra:
         return b if self.static("le", b, a) else self._atom("min", a, b)
 
     def _atom(self, kind: str, a: Size, b: Size) -> Size:
+        if kind in ("max", "min") and (type(a) is int or self.terms(a) > self.terms(b)):
+            a, b = (b, a) if type(b) is not int else (a, b)
         key = (kind, a, b)
         expr = self._atom_of.get(key)
         if expr is None:
@@ -261,6 +311,9 @@ class Algebra:
             atom.lo, atom.hi = self._atom_range(kind, a, b)
             self.atoms.append(atom)
             expr = self._atom_of[key] = self._make((((atom.id,), 1),))
+            if type(a) is IntExpr and type(b) is IntExpr and kind in ("max", "min"):
+                for operand in (a, b):
+                    self.learn("ge" if kind == "max" else "le", expr, operand)
         return expr
 
     def _atom_range(self, kind: str, a: Size, b: Size) -> tuple[float, float]:
@@ -271,9 +324,8 @@ class Algebra:
             return min(alo, blo), min(ahi, bhi)
         if kind == "mod" and blo >= 1:
             return 0, bhi - 1
-        if kind == "floordiv" and blo >= 1 and alo >= 0:
-            low = 0 if bhi == INF else alo // bhi
-            return low, INF if ahi == INF else ahi // blo
+        if kind == "floordiv" and blo >= 1:
+            return _floor(alo, bhi if alo >= 0 else blo), _floor(ahi, blo if ahi >= 0 else bhi)
         return -INF, INF
 
     # ---- what is known without asking
@@ -283,11 +335,88 @@ class Algebra:
         if type(a) is int:
             return a, a
         assert isinstance(a, IntExpr)
-        if a._bounds is None:
+        if a._version != self.version:
             lo, hi = self._interval(a.terms)
             negated = tuple((m, -k) for m, k in a.terms)
-            a._bounds = max(lo, self._shifted(a.terms)), min(hi, -self._shifted(negated))
+            lo, hi = max(lo, self._shifted(a.terms)), min(hi, -self._shifted(negated))
+            if self._intervals or self._holes:
+                lo, hi = self._known(a, lo, hi)
+            a._bounds, a._version = (lo, hi), self.version
         return a._bounds
+
+    def _known(self, a: IntExpr, lo: float, hi: float) -> tuple[float, float]:
+        """[lo, hi] of `a`, tightened by what was declared of its primitive polynomial."""
+        p, scale, offset = self.primitive(a)
+        below, above = self._intervals.get(p, (-INF, INF))
+        ends = _times(below, scale) + offset, _times(above, scale) + offset
+        lo, hi = max(lo, min(ends)), min(hi, max(ends))
+        holes = self._holes.get(p)
+        if holes and scale in (1, -1):
+            while (lo - offset) * scale in holes:
+                lo += 1
+            while (hi - offset) * scale in holes:
+                hi -= 1
+        return lo, hi
+
+    def primitive(self, a: IntExpr) -> tuple[IntExpr, int, int]:
+        """(p, scale, offset) with a == scale*p + offset; p has no constant term, coefficients
+        without a common factor, and a positive first one."""
+        offset = a.terms[0][1] if a.terms[0][0] == () else 0
+        rest = a.terms[1:] if offset else a.terms
+        scale = math.gcd(*(k for _, k in rest))
+        if rest[0][1] < 0:
+            scale = -scale
+        if scale == 1 and not offset:
+            return a, 1, 0
+        p = self._make(tuple((m, k // scale) for m, k in rest))
+        assert isinstance(p, IntExpr)
+        return p, scale, offset
+
+    def learn(self, op: str, a: Size, b: Size) -> None:
+        """Declare `a op b`.  The caller answers for its truth."""
+        difference = self.add(a, self.mul(b, -1))
+        if type(difference) is not IntExpr:
+            return
+        p, scale, offset = self.primitive(difference)
+        if op != "ne":
+            self.narrow(p, *_solution(op, scale, offset))
+        elif offset % scale == 0:
+            self.exclude(p, -offset // scale)
+
+    def narrow(self, p: IntExpr, lo: float, hi: float) -> None:
+        """Declare lo <= p <= hi, for a primitive p.  The caller answers for its truth."""
+        atom = self._single(p)
+        if atom is not None:
+            atom.lo, atom.hi = max(atom.lo, lo), min(atom.hi, hi)
+        below, above = self._intervals.get(p, (-INF, INF))
+        self._intervals[p] = max(below, lo), min(above, hi)
+        self.version += 1
+        if atom is None and len(p.terms) == 1 and lo >= 1:
+            factors = [self.atoms[id] for id in p.terms[0][0]]
+            if all(self.range(f)[0] >= 0 for f in factors):  # a product >= 1 of factors >= 0
+                for f in factors:
+                    f.lo = max(f.lo, 1)
+                self.version += 1
+
+    def exclude(self, p: IntExpr, value: int) -> None:
+        """Declare p != value, for a primitive p."""
+        self._holes.setdefault(p, set()).add(value)
+        self.version += 1
+        self.narrow(p, *self.bounds(p))  # a hole at an end moves the end, also of an atom
+
+    def _single(self, p: IntExpr) -> Atom | None:
+        """The atom if `p` is exactly one."""
+        (monomial, k), *more = p.terms
+        return None if more or k != 1 or len(monomial) != 1 else self.atoms[monomial[0]]
+
+    def range(self, atom: Atom) -> tuple[float, float]:
+        """The interval of an atom, derived again when more is known of its operands."""
+        if atom.version != self.version:
+            atom.version = self.version
+            if atom.args is not None:
+                lo, hi = self._atom_range(atom.kind, *atom.args)
+                atom.lo, atom.hi = max(atom.lo, lo), min(atom.hi, hi)
+        return atom.lo, atom.hi
 
     def _interval(self, terms: Terms) -> tuple[float, float]:
         lo: float = 0
@@ -296,7 +425,7 @@ class Algebra:
             a: float = coefficient
             b: float = coefficient
             for atom in monomial:
-                x, y = self.atoms[atom].lo, self.atoms[atom].hi
+                x, y = self.range(self.atoms[atom])
                 ends = (_times(a, x), _times(a, y), _times(b, x), _times(b, y))
                 a, b = min(ends), max(ends)
             lo, hi = lo + a, hi + b
@@ -308,7 +437,7 @@ class Algebra:
         for monomial, coefficient in terms:
             current: dict[Monomial, float] = {(): coefficient}
             for atom in monomial:
-                lo = self.atoms[atom].lo
+                lo = self.range(self.atoms[atom])[0]
                 if lo == -INF:
                     return -INF
                 step: dict[Monomial, float] = {}
@@ -328,11 +457,13 @@ class Algebra:
         if a is b:
             return op in ("eq", "le", "ge")
         difference = self.add(a, self.mul(b, -1))
-        if type(difference) is int:
-            return _COMPARE[op](difference, 0)
+        if type(difference) is not IntExpr:
+            return _COMPARE[op](int(difference), 0)
         lo, hi = self.bounds(difference)
         if op in ("eq", "ne"):
-            apart = lo > 0 or hi < 0 or self._never_zero(self.terms(difference))
+            if lo == hi == 0:
+                return op == "eq"
+            apart = lo > 0 or hi < 0 or self._never_zero(difference)
             return (op == "ne") if apart else None
         if op in ("gt", "le"):
             known = True if lo > 0 else (False if hi <= 0 else None)
@@ -340,15 +471,9 @@ class Algebra:
         known = True if lo >= 0 else (False if hi < 0 else None)
         return known if op == "ge" or known is None else not known
 
-    @staticmethod
-    def _never_zero(terms: Terms) -> bool:
-        divisor, constant = 0, 0
-        for monomial, coefficient in terms:
-            if monomial == ():
-                constant = coefficient
-            else:
-                divisor = math.gcd(divisor, coefficient)
-        return bool(divisor and constant % divisor)
+    def _never_zero(self, a: IntExpr) -> bool:
+        p, scale, offset = self.primitive(a)
+        return offset % scale != 0 or -offset // scale in self._holes.get(p, ())
 
     # ---- evaluation, substitution, printing
 
@@ -405,7 +530,8 @@ class Algebra:
                     if args is None:
                         found.add(id)
                     else:
-                        visit(args[0]), visit(args[1])
+                        visit(args[0])
+                        visit(args[1])
 
         visit(a)
         return tuple(self.atoms[id] for id in sorted(found))
@@ -413,15 +539,21 @@ class Algebra:
     def print(self, a: Size, name: Callable[[Atom], str] | None = None) -> str:
         """Legal Python; `name` renames symbols."""
         name = name or (lambda atom: atom.name)
+        whole = self._single(a) if type(a) is IntExpr else None
+        if whole is not None:
+            return self._print_atom(whole, name)
+        terms = sorted(self.terms(a), key=lambda term: term[0] == ())  # the constant last
+        first = next((i for i, (_, k) in enumerate(terms) if k > 0), 0)
+        terms.insert(0, terms.pop(first) if terms else ((), 0))
         parts: list[str] = []
-        for monomial, coefficient in self.terms(a):
-            factors = [self._print_atom(self.atoms[id], name) for id in monomial]
+        for monomial, coefficient in terms:
+            factors = [_operand(self._print_atom(self.atoms[id], name)) for id in monomial]
             if abs(coefficient) != 1 or not factors:
                 factors.insert(0, str(abs(coefficient)))
             text = "*".join(factors)
             sign = "-" if coefficient < 0 else "+"
             parts.append(("-" if sign == "-" else "") + text if not parts else f" {sign} {text}")
-        return "".join(parts) or "0"
+        return "".join(parts)
 
     def _print_atom(self, atom: Atom, name: Callable[[Atom], str]) -> str:
         if atom.args is None:
@@ -429,16 +561,43 @@ class Algebra:
         a, b = (self.print(x, name) for x in atom.args)
         if atom.kind in ("max", "min"):
             return f"{atom.kind}({a}, {b})"
-        a, b = (x if x.isidentifier() or x.isdigit() else f"({x})" for x in (a, b))
-        return f"({a} // {b})" if atom.kind == "floordiv" else f"({a} % {b})"
+        return f"{_operand(a)} {'//' if atom.kind == 'floordiv' else '%'} {_operand(b)}"
+
+
+def _operand(text: str) -> str:
+    """`text` where it can stand beside any operator."""
+    depth = 0
+    for char in text:
+        depth += (char in "([") - (char in ")]")
+        if depth == 0 and char in " -*":
+            return f"({text})"
+    return text
 
 
 def _times(a: float, b: float) -> float:
     return 0 if a == 0 or b == 0 else a * b
 
 
+def _solution(op: str, scale: int, offset: int) -> tuple[float, float]:
+    """The interval of the integers p with `scale*p + offset op 0`, op not "ne"."""
+    if op in ("lt", "ge"):  # d < 0 is d + 1 <= 0; d >= 0 is -d <= 0
+        scale, offset = (scale, offset + 1) if op == "lt" else (-scale, -offset)
+    elif op == "gt":
+        scale, offset = -scale, -offset + 1
+    if op == "eq":
+        return -(offset // scale), -offset // scale
+    return (-INF, -offset // scale) if scale > 0 else (-(-offset // -scale), INF)
+
+
+def _floor(a: float, b: float) -> float:
+    """`a // b` of interval ends, b >= 1."""
+    if a in (INF, -INF):
+        return a
+    return (0 if a >= 0 else -1) if b == INF else a // b
+
+
 class BoolExpr:
-    """A comparison of sizes, or and/or/not of such.  Build with `compare`, `all_of`, `any_of`."""
+    """A comparison of sizes, or and/or of such.  Build with `compare`, `all_of`, `any_of`, `~`."""
 
     __slots__ = ("args", "op")
 
@@ -457,14 +616,25 @@ class BoolExpr:
     def __invert__(self) -> Bool:
         if self.op in _NEGATED:
             return BoolExpr(_NEGATED[self.op], self.args)
-        return self.args[0] if self.op == "not" else BoolExpr("not", (self,))
+        return (any_of if self.op == "and" else all_of)(negate(part) for part in self.args)
+
+    def symbols(self) -> tuple[Atom, ...]:
+        """The symbols in it, in creation order."""
+        found: dict[int, Atom] = {}
+        for arg in self.args:
+            of = arg.symbols() if isinstance(arg, BoolExpr) else _symbols(arg)
+            found.update((atom.id, atom) for atom in of)
+        return tuple(found[id] for id in sorted(found))
+
+    def print(self, name: Callable[[Atom], str]) -> str:
+        """Legal Python; `name` renames symbols."""
+        if self.op in _SIGN:
+            a, b = (str(x) if type(x) is int else x.algebra.print(x, name) for x in self.args)
+            return f"{a} {_SIGN[self.op]} {b}"
+        return f" {self.op} ".join(f"({part.print(name)})" for part in self.args)
 
     def __str__(self) -> str:
-        if self.op in _SIGN:
-            return f"{self.args[0]} {_SIGN[self.op]} {self.args[1]}"
-        if self.op == "not":
-            return f"not ({self.args[0]})"
-        return f" {self.op} ".join(f"({a})" for a in self.args)
+        return self.print(lambda atom: atom.name)
 
     __repr__ = __str__
 
@@ -474,8 +644,6 @@ class BoolExpr:
             a, b = size(self.args[0]), size(self.args[1])
             return None if a is None or b is None else _COMPARE[self.op](a, b)
         parts = [a.evaluate(size) if isinstance(a, BoolExpr) else a for a in self.args]
-        if self.op == "not":
-            return None if parts[0] is None else not parts[0]
         decisive = self.op == "or"
         if decisive in parts:
             return decisive
@@ -483,6 +651,14 @@ class BoolExpr:
 
 
 Bool = bool | BoolExpr
+
+
+def negate(cond: Bool) -> Bool:
+    return ~cond if isinstance(cond, BoolExpr) else not cond
+
+
+def _symbols(a: Size) -> tuple[Atom, ...]:
+    return a.algebra.symbols(a) if type(a) is IntExpr else ()
 
 
 def compare(op: str, a: Size, b: Size) -> Bool:
@@ -522,3 +698,39 @@ def sym_max(a: Size, b: Size) -> Size:
 def sym_min(a: Size, b: Size) -> Size:
     expr = a if type(a) is IntExpr else b
     return expr.algebra.min(a, b) if type(expr) is IntExpr else min(a, b)  # type: ignore
+
+
+def implies(a: Bool, b: Bool) -> bool:
+    """Whether `a` alone, without anything known of its symbols, is seen to imply `b`."""
+    if a == b or a is False or b is True:
+        return True
+    if not isinstance(a, BoolExpr) or not isinstance(b, BoolExpr):
+        return False
+    if b.op in ("and", "or"):
+        return (all if b.op == "and" else any)(implies(a, part) for part in b.args)
+    if a.op not in _COMPARE or a.op == "ne":
+        return False
+    p, lo, hi = _interval_of(a)
+    symbol = p.symbol
+    if symbol is not None and lo == hi:
+        fixed = {symbol.id: int(lo)}
+
+        def value(size: Size) -> int | None:
+            size = p.algebra.substitute(size, fixed)
+            return size if type(size) is int else None
+
+        return b.evaluate(value) is True
+    if b.op == "ne":
+        q, root, end = _interval_of(BoolExpr("eq", b.args))
+        return q is p and (root != end or not lo <= root <= hi)
+    q, below, above = _interval_of(b)
+    return q is p and below <= lo and hi <= above
+
+
+def _interval_of(relation: BoolExpr) -> tuple[IntExpr, float, float]:
+    """(p, lo, hi): the relation says lo <= p <= hi of a primitive polynomial."""
+    expr = next(x for x in relation.args if type(x) is IntExpr)
+    difference = expr.algebra.add(relation.args[0], expr.algebra.mul(relation.args[1], -1))
+    assert isinstance(difference, IntExpr)
+    p, scale, offset = expr.algebra.primitive(difference)
+    return p, *_solution(relation.op, scale, offset)
