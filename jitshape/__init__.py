@@ -1,0 +1,42 @@
+"""jitshape: a bytecode-level JIT compiler for PyTorch programs whose shapes change.
+
+    @jitshape.compile
+    def f(x, y): ...
+
+`import jitshape` loads no torch; the first use does.
+"""
+
+from __future__ import annotations
+
+from jitshape.api import (
+    allow_in_graph,
+    compile,
+    disable,
+    explain,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+    mark_unbacked,
+    maybe_mark_dynamic,
+    reset,
+    set_logs,
+    set_stance,
+    stats,
+)
+
+__version__ = "0.1.0"
+__all__ = [
+    "allow_in_graph",
+    "compile",
+    "disable",
+    "explain",
+    "is_compiling",
+    "mark_dynamic",
+    "mark_static",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
+    "reset",
+    "set_logs",
+    "set_stance",
+    "stats",
+]

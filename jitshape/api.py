@@ -1,0 +1,169 @@
+"""The public functions.  What they need of torch is imported at their first use."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jitshape.errors import NotCallable, UnknownOption
+from jitshape.options import make_options
+
+STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
+
+
+def compile(
+    fn: Any = None,
+    *,
+    dynamic: bool | None = None,
+    fullgraph: bool = False,
+    backend: str | Callable = "auto",
+    mode: str = "default",
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Compile a function, method or nn.Module; also a decorator, with or without arguments.
+
+    dynamic: None (static at first, symbolic for what changes), True (symbolic from the start),
+    False (one compile per size).  fullgraph: a graph break is an error.  backend: "auto" (Triton
+    on CUDA tensors, LLVM kernels otherwise), "cpu", "triton", "eager" (the graph with ATen), or a
+    callable `(graph, example_inputs) -> callable`.  options: suppress_errors, recompile_limit,
+    unroll_limit, memory_plan.
+
+    Returns a callable like `fn` (with `__wrapped__`), or an nn.Module that shares the state of
+    the one given.  Raises NotCallable, UnknownOption.
+    """
+    checked = make_options(
+        options, dynamic=dynamic, fullgraph=fullgraph, backend=backend, mode=mode, name=name
+    )
+    if fn is None:
+        return functools.partial(
+            compile,
+            dynamic=dynamic,
+            fullgraph=fullgraph,
+            backend=backend,
+            mode=mode,
+            options=options,
+            disable=disable,
+            name=name,
+        )
+    if not callable(fn):
+        raise NotCallable(
+            f"jitshape.compile got {type(fn).__name__}, which cannot be called",
+            because="it compiles functions, methods and nn.Modules",
+            avoid="pass the function itself, not its result",
+        )
+    if disable:
+        return fn
+    from jitshape import pipeline
+
+    return pipeline.compiled(fn, checked)
+
+
+def disable(fn: Any = None, *, recursive: bool = True) -> Any:
+    """Mark `fn` as never compiled: calling it is a graph break, and it runs eagerly."""
+    if fn is None:
+        return functools.partial(disable, recursive=recursive)
+    target = fn.__func__ if isinstance(fn, types.MethodType) else fn
+    from jitshape import pipeline
+
+    return pipeline.disabled(target if isinstance(fn, types.FunctionType) else fn)
+
+
+def allow_in_graph(fn: Callable) -> Callable:
+    """Run `fn` natively on the symbolic tensors while tracing, instead of inlining its code.
+
+    The caller promises that it reads nothing but its arguments."""
+    from jitshape import pipeline
+
+    return pipeline.allow_in_graph(fn)
+
+
+def is_compiling() -> bool:
+    """True while jitshape traces the calling code (so: inside compiled functions)."""
+    return False
+
+
+def mark_dynamic(
+    tensor: Any,
+    dim: int | tuple[int, ...] | list[int],
+    min: int | None = None,
+    max: int | None = None,
+    hint: int | None = None,
+) -> None:
+    """Size `dim` of `tensor` is symbolic from the first compile on; a program that needs one
+    value of it is an error.  min, max: the range that the compiled code must serve."""
+    _mark(tensor, dim, "dynamic", min=min, max=max, hint=hint)
+
+
+def maybe_mark_dynamic(tensor: Any, dim: int | tuple[int, ...] | list[int]) -> None:
+    """As mark_dynamic, but a program that needs one value of the size gets it."""
+    _mark(tensor, dim, "maybe_dynamic")
+
+
+def mark_static(tensor: Any, dim: int | tuple[int, ...] | list[int] | None = None) -> None:
+    """Size `dim` (None: all) of `tensor` is compiled for each value."""
+    _mark(tensor, range(tensor.ndim) if dim is None else dim, "static")
+
+
+def mark_unbacked(tensor: Any, dim: int | tuple[int, ...] | list[int]) -> None:
+    """Size `dim` is symbolic and no decision may be taken on its value."""
+    _mark(tensor, dim, "unbacked")
+
+
+def _mark(tensor: Any, dims: Any, kind: str, **bounds: int | None) -> None:
+    from jitshape.frontend import dynamic
+
+    for dim in [dims] if isinstance(dims, int) else dims:
+        if not -tensor.ndim <= dim < tensor.ndim:
+            raise IndexError(f"dimension {dim} of a tensor with {tensor.ndim} dimensions")
+        dynamic.mark(tensor, dim % tensor.ndim, kind, **bounds)
+
+
+def set_stance(stance: str) -> Any:
+    """What a miss does: "default" compiles; "force_eager" runs everything eagerly;
+    "fail_on_recompile" raises; "eager_on_recompile" runs that call eagerly.  Also usable in
+    `with`, which restores the former stance."""
+    if stance not in STANCES:
+        raise UnknownOption(
+            f"unknown stance {stance!r}", because=f"stances are {', '.join(STANCES)}"
+        )
+    from jitshape import pipeline
+
+    return pipeline.set_stance(stance)
+
+
+def explain(fn: Callable) -> Callable:
+    """`jitshape.explain(fn)(*args)` compiles and calls `fn` and returns an Explanation: graphs,
+    breaks, guards, kernels; `print()` it."""
+    from jitshape.observe.explain import explain as explain_
+
+    return explain_(fn)
+
+
+def set_logs(spec: str) -> None:
+    """Show log artefacts; `spec` as in JITSHAPE_LOGS ("dynamic,guards"), "" for none."""
+    from jitshape.observe.logs import set_logs as set_logs_
+
+    set_logs_(spec)
+
+
+def stats() -> dict[str, Any]:
+    """Counters since `reset()`; the keys are described in docs/guide.md."""
+    from jitshape.observe import counters
+
+    return counters.snapshot()
+
+
+def reset() -> None:
+    """Forget all compiled code, learned shapes, counters and records."""
+    import sys
+
+    from jitshape.observe import counters, records
+
+    if "jitshape.pipeline" in sys.modules:
+        sys.modules["jitshape.pipeline"].reset()
+    counters.clear()
+    records.clear()

@@ -1,0 +1,111 @@
+"""Which torch callables run natively on symbolic tensors while tracing, and which must not.
+
+In: a real callable.  Out: `policy(fn)`: "native" (runs on symbolic arguments; reads nothing but
+its arguments and tabled ambient state), "ambient" (reads or writes state this module tables),
+"break" (must run outside the graph), or None (not torch's: the machine inlines it).
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+# Python functions of torch that only arrange calls of the dispatcher.  Whole modules, less
+# what INLINE and BREAKS name.
+NATIVE_MODULES = (
+    "torch",
+    "torch._tensor",
+    "torch._VF",
+    "torch.functional",
+    "torch.nn.functional",
+    "torch.special",
+    "torch.linalg",
+    "torch.fft",
+    "torch.nn._reduction",
+    "torch.overrides",
+    "torch._C",
+    "torch._C._nn",
+    "torch._C._linalg",
+    "torch._C._special",
+    "torch._C._fft",
+    "torch._ops",
+    "torch._jit_internal",
+)
+
+# Reads of ambient state: the name of the Ambient check that guards them.
+AMBIENT_READS: dict[Any, str] = {
+    torch.is_grad_enabled: "grad_mode",
+    torch.is_inference_mode_enabled: "inference_mode",
+    torch.get_default_dtype: "default_dtype",
+    torch.is_autocast_enabled: "autocast",
+    torch.are_deterministic_algorithms_enabled: "deterministic",
+    torch.get_autocast_dtype: "autocast",
+    torch.is_autocast_cache_enabled: "autocast",
+}
+
+# Writes of ambient state: done for real while tracing (recording depends on them), undone after
+# the trace, and written again by the compiled code.
+AMBIENT_WRITES: dict[Any, str] = {
+    torch._C._set_grad_enabled: "grad_mode",
+}
+
+_REASON_RUN = "it must see real tensors"
+BREAKS: dict[Any, str] = {
+    torch.Tensor.backward: "it runs autograd on tensors of the graph",
+    torch.Tensor.register_hook: "the hook would run outside the graph",
+    torch.autograd.backward: "it runs autograd on tensors of the graph",
+    torch.autograd.grad: "it runs autograd on tensors of the graph",
+    torch.Tensor.numpy: _REASON_RUN,
+    torch.Tensor.tolist: _REASON_RUN,
+    torch.Tensor.data_ptr: _REASON_RUN,
+    torch.Tensor.untyped_storage: _REASON_RUN,
+    torch.Tensor.__repr__: _REASON_RUN,
+    torch.Tensor.__array__: _REASON_RUN,
+    torch.Tensor.__deepcopy__: _REASON_RUN,
+    torch.Tensor.__reduce_ex__: _REASON_RUN,
+    torch.Tensor.share_memory_: _REASON_RUN,
+    torch.Tensor.set_: "it changes the memory of a tensor",
+    torch.Tensor.resize_: "it changes the memory of a tensor",
+    torch.from_numpy: _REASON_RUN,
+    torch.save: "input and output",
+    torch.load: "input and output",
+    torch.manual_seed: "it sets the state of the random generator",
+    torch.seed: "it sets the state of the random generator",
+    torch.get_rng_state: "it reads the state of the random generator",
+    torch.set_rng_state: "it sets the state of the random generator",
+    torch.set_default_dtype: "it changes global state",
+    torch.set_default_device: "it changes global state",
+    torch.set_num_threads: "it changes global state",
+    torch.compile: "nested torch.compile",
+}
+
+_TENSOR_CLASSES = tuple(cls for cls in torch.Tensor.__mro__ if cls is not object)
+_BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def lookup(table: dict[Any, Any], fn: Any) -> Any:
+    """`table[fn]`, or None also for what cannot be hashed."""
+    try:
+        return table.get(fn)
+    except TypeError:
+        return None
+
+
+def policy(fn: Any) -> str | None:
+    """How the machine treats the callable `fn`; None: not a callable of torch's."""
+    if lookup(BREAKS, fn) is not None:
+        return "break"
+    if lookup(AMBIENT_READS, fn) or lookup(AMBIENT_WRITES, fn):
+        return "ambient"
+    if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return "native"
+    if isinstance(fn, types.FunctionType):
+        return "native" if fn.__module__ in NATIVE_MODULES else None
+    if isinstance(fn, _BUILTIN):
+        if getattr(fn, "__objclass__", None) in _TENSOR_CLASSES:
+            return "native"
+        module = getattr(fn, "__module__", None)
+        return "native" if module and module.partition(".")[0] == "torch" else None
+    return None

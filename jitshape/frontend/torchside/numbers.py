@@ -1,0 +1,252 @@
+"""Symbolic integers, floats and truths as machine values.
+
+In: Size, FloatExpr, Bool of ir.  Out: Values that behave as int, float and bool.
+Invariant: nothing here decides by a hint without the ShapeEnv recording a fact.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.values.base import Break, Value
+from jitshape.ir import symnode
+from jitshape.ir.shape_env import ShapeEnv
+from jitshape.ir.symint import BoolExpr, IntExpr, Size, compare
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+COMPARISONS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
+ARITHMETIC: dict[str, Callable] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "/": operator.truediv,
+    "**": operator.pow,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+}
+
+
+def number_value(m: Machine, env: ShapeEnv, number: Any) -> Value:
+    """The Value of what torch's symbolic arithmetic or `Size` arithmetic gave."""
+    torch = symnode.torch
+    if isinstance(number, IntExpr):
+        return SymbolicInt(env, number)
+    if isinstance(number, torch.SymInt):
+        size = symnode.from_torch(number)
+        return m.const(size) if type(size) is int else SymbolicInt(env, size)
+    if isinstance(number, torch.SymFloat):
+        return SymbolicFloat(env, number)
+    if isinstance(number, torch.SymBool):
+        return truth_value(m, env, symnode.bool_from_torch(number))
+    if isinstance(number, BoolExpr):
+        return SymbolicBool(env, number)
+    return m.const(number)
+
+
+def truth_value(m: Machine, env: ShapeEnv, truth: Any) -> Value:
+    return SymbolicBool(env, truth) if isinstance(truth, BoolExpr) else m.const(truth)
+
+
+class SymbolicNumber(Value):
+    """Shared by int and float: arithmetic through torch's SymInt/SymFloat operators, which run on
+    our nodes, so that both sides of the boundary give the same expressions."""
+
+    def __init__(self, env: ShapeEnv) -> None:
+        self.env = env
+
+    def to_torch(self) -> Any:
+        raise NotImplementedError
+
+    def specialize(self, m: Machine) -> Value:
+        """The literal at the hint, guarded."""
+        raise NotImplementedError
+
+    def operand(self, m: Machine, other: Value) -> Any:
+        """`other` as a number that torch's operators take, or None."""
+        if isinstance(other, SymbolicBool):
+            other = m.const(other.truth(m))
+        if isinstance(other, SymbolicNumber):
+            return other.to_torch()
+        if other.is_constant() and type(other.constant()) in (int, float, bool):
+            return other.constant()
+        return None
+
+    def unary(self, m: Machine, op: str) -> Value:
+        if op == "+":
+            return self
+        if op == "-":
+            return number_value(m, self.env, -self.to_torch())
+        return self.specialize(m).unary(m, op)
+
+    def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
+        number = self.operand(m, other)
+        if number is None:
+            return NotImplemented if not other.is_constant() else m.binary(op, *_sides(
+                self.specialize(m), other, reflected))
+        op = op.removesuffix("=")
+        if op not in ARITHMETIC:
+            return NotImplemented
+        if op in ("/", "//", "%") and not m.truth(_nonzero(m, self, other, reflected)):
+            return self.specialize(m).binary(m, op, other, reflected)
+        if op in ("<<", ">>", "&", "|", "^") or (op == "**" and self._power_is_static(other)):
+            return m.binary(op, *_sides(self.specialize(m), _literal(m, other), reflected))
+        left, right = (number, self.to_torch()) if reflected else (self.to_torch(), number)
+        return number_value(m, self.env, ARITHMETIC[op](left, right))
+
+    def _power_is_static(self, other: Value) -> bool:
+        return not other.is_constant()
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        number = self.operand(m, other)
+        if number is None:
+            return NotImplemented
+        compared = getattr(operator, COMPARISONS[op])(self.to_torch(), number)
+        return number_value(m, self.env, compared)
+
+    def hash_key(self, m: Machine) -> Any:
+        return self.specialize(m).hash_key(m)
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        return self.specialize(m).getattr(m, name)
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.specialize(m).call(m, args, kwargs)
+
+
+def _sides(a: Value, b: Value, reflected: bool) -> tuple[Value, Value]:
+    return (b, a) if reflected else (a, b)
+
+
+def _literal(m: Machine, value: Value) -> Value:
+    return value.specialize(m) if isinstance(value, SymbolicNumber) else value
+
+
+def _nonzero(m: Machine, mine: Value, other: Value, reflected: bool) -> Value:
+    divisor = mine if reflected else other
+    return m.compare("!=", divisor, m.const(0))
+
+
+class SymbolicInt(SymbolicNumber):
+    """An int known as an expression over symbols."""
+
+    def __init__(self, env: ShapeEnv, expr: IntExpr) -> None:
+        super().__init__(env)
+        self.expr = expr
+
+    def __repr__(self) -> str:
+        return f"SymbolicInt({self.expr})"
+
+    def python_type(self) -> type:
+        return int
+
+    def to_torch(self) -> Any:
+        return symnode.to_torch(self.expr, self.env)
+
+    def specialize(self, m: Machine) -> Value:
+        return m.const(self.env.specialize(self.expr, "used as a plain number"))
+
+    def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
+        plain = op.removesuffix("=")
+        size = self._size_of(other)
+        if size is not None and plain in ("+", "-", "*"):
+            left, right = (size, self.expr) if reflected else (self.expr, size)
+            result: Size = ARITHMETIC[plain](left, right)
+            return m.const(result) if type(result) is int else SymbolicInt(self.env, result)
+        return super().binary(m, op, other, reflected)
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        size = self._size_of(other)
+        if size is None:
+            return super().compare(m, op, other)
+        return truth_value(m, self.env, compare(COMPARISONS[op], self.expr, size))
+
+    def _size_of(self, other: Value) -> Size | None:
+        if type(other) is SymbolicInt:
+            return other.expr
+        if other.is_constant() and type(other.constant()) in (int, bool):
+            return int(other.constant())
+        return None
+
+    def truth(self, m: Machine) -> bool:
+        return self.env.evaluate(compare("ne", self.expr, 0), "truth of a size")
+
+    def reconstruct(self, e: Any) -> None:
+        e.output(self.expr)
+
+
+class SymbolicFloat(SymbolicNumber):
+    """A float computed from symbols; kept as the torch.SymFloat over our node."""
+
+    def __init__(self, env: ShapeEnv, number: Any) -> None:
+        super().__init__(env)
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"SymbolicFloat({self.number})"
+
+    def python_type(self) -> type:
+        return float
+
+    def to_torch(self) -> Any:
+        return self.number
+
+    def specialize(self, m: Machine) -> Value:
+        return m.const(self.number.node.guard_float("", 0))
+
+    def truth(self, m: Machine) -> bool:
+        return m.truth(self.compare(m, "!=", m.const(0.0)))
+
+    def reconstruct(self, e: Any) -> None:
+        e.output(self.number.node.expr)
+
+
+class SymbolicBool(Value):
+    """A comparison of symbols that nobody has asked the truth of yet."""
+
+    def __init__(self, env: ShapeEnv, condition: BoolExpr) -> None:
+        self.env, self.condition = env, condition
+
+    def __repr__(self) -> str:
+        return f"SymbolicBool({self.condition})"
+
+    def python_type(self) -> type:
+        return bool
+
+    def to_torch(self) -> Any:
+        return symnode.bool_to_torch(self.condition, self.env)
+
+    def truth(self, m: Machine) -> bool:
+        return self.env.evaluate(self.condition, "a branch on a size")
+
+    def decided(self, m: Machine) -> Value:
+        return m.const(self.truth(m))
+
+    def unary(self, m: Machine, op: str) -> Value:
+        return self.decided(m).unary(m, op)
+
+    def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
+        return m.binary(op, *_sides(self.decided(m), other, reflected))
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        return m.compare(op, self.decided(m), other)
+
+    def hash_key(self, m: Machine) -> Any:
+        return self.decided(m).hash_key(m)
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        return self.decided(m).getattr(m, name)
+
+    def reconstruct(self, e: Any) -> None:
+        try:
+            e.const(self.env.evaluate(self.condition, "returned"))
+        except Exception as error:
+            raise Break("data_dependent", f"the truth of {self.condition} is unknown") from error

@@ -1,0 +1,281 @@
+"""Tensors as machine values, and calls of torch on them.
+
+In: SymbolicTensors of ir.trace.  Out: TensorValue, and `call_native`, which runs a torch callable
+on the symbolic counterparts of machine values and wraps what it returns.
+Invariant: an exception that torch raises while tracing becomes a break, so that eager raises the
+true one, with real sizes in its message.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitshape.errors import DataDependent, JitshapeError
+from jitshape.frontend.sources import Getter, InstanceDict, Key, Source
+from jitshape.frontend.torchside import natives
+from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
+from jitshape.frontend.values.base import Break, Value
+from jitshape.ir.symbolic_tensor import SymbolicTensor
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+OPERATORS = {
+    "+": "add",
+    "-": "sub",
+    "*": "mul",
+    "/": "truediv",
+    "//": "floordiv",
+    "%": "mod",
+    "**": "pow",
+    "@": "matmul",
+    "&": "and",
+    "|": "or",
+    "^": "xor",
+    "<<": "lshift",
+    ">>": "rshift",
+}
+COMPARISONS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
+UNARY = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+
+# Attributes that would let the program see or change what only a real tensor has.
+BREAK_ATTRIBUTES = {
+    "grad_fn": "autograd nodes do not exist while tracing",
+    "__cuda_array_interface__": "it must see real tensors",
+    "__array_interface__": "it must see real tensors",
+    "_grad_fn": "autograd nodes do not exist while tracing",
+}
+
+
+class TensorValue(Value):
+    """A tensor of the graph; `cls` is the class that the program sees."""
+
+    def __init__(self, tensor: SymbolicTensor, cls: type = torch.Tensor, real: Any = None) -> None:
+        self.tensor, self.cls, self.real = tensor, cls, real
+
+    def __repr__(self) -> str:
+        return f"TensorValue({self.tensor!r})"
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def truth(self, m: Machine) -> bool:
+        raise Break(
+            "data_dependent_branch",
+            "a Python branch needs the value of a tensor, unknown while tracing",
+            "torch.where(cond, a, b), or torch.cond for two larger branches",
+        )
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        if name in BREAK_ATTRIBUTES:
+            raise Break("tensor_attribute", f"Tensor.{name}: {BREAK_ATTRIBUTES[name]}")
+        if name == "grad" and self.real is not None:
+            return m.wrap(self.real.grad, Getter(self.source, "grad"))
+        if name == "__class__":
+            return m.wrap_type(self.cls)
+        found = getattr(self.cls, name, None)
+        if found is None and name != "__doc__":
+            return self._instance_attribute(m, name)
+        if callable(found) and not isinstance(found, property):
+            return TorchMethod(self, found, name)
+        return from_real(m, getattr(self.tensor, name))
+
+    def _instance_attribute(self, m: Machine, name: str) -> Value:
+        held = getattr(self.real, "__dict__", {})
+        if self.source is not None and name in held:
+            return m.wrap(held[name], Key(InstanceDict(self.source), name))
+        m.throw(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def setattr(self, m: Machine, name: str, value: Value) -> None:
+        raise Break("tensor_attribute", f"assignment to Tensor.{name}", "assign it outside")
+
+    def unary(self, m: Machine, op: str) -> Value:
+        return call_native(m, UNARY[op], [self])
+
+    def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
+        inplace = op.endswith("=")
+        stem = OPERATORS[op.rstrip("=")]
+        if not _is_operand(other):
+            return NotImplemented
+        if inplace:
+            return call_native(m, getattr(operator, f"i{stem}"), [self, other])
+        sides = [other, self] if reflected else [self, other]
+        return call_native(m, getattr(operator, stem if stem not in ("and", "or") else stem + "_"),
+                           sides)
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        if not _is_operand(other):
+            return NotImplemented
+        return call_native(m, getattr(operator, COMPARISONS[op]), [self, other])
+
+    def getitem(self, m: Machine, key: Value) -> Value:
+        return call_native(m, operator.getitem, [self, key])
+
+    def setitem(self, m: Machine, key: Value, value: Value) -> None:
+        call_native(m, operator.setitem, [self, key, value])
+
+    def contains(self, m: Machine, item: Value) -> Value:
+        raise Break("data_dependent_branch", "`in` on a tensor needs its values")
+
+    def length(self, m: Machine) -> Value:
+        if self.tensor.dim() == 0:
+            m.throw(TypeError, "len() of a 0-d tensor")
+        return from_real(m, self.tensor.size(0))
+
+    def iterate(self, m: Machine) -> Value:
+        if self.tensor.dim() == 0:
+            m.throw(TypeError, "iteration over a 0-d tensor")
+        return m.iterate(call_native(m, torch.Tensor.unbind, [self, m.const(0)]))
+
+    def hash_key(self, m: Machine) -> Any:
+        return self  # identity, as torch.Tensor.__hash__
+
+    def reconstruct(self, e: Any) -> None:
+        e.output(self)
+
+
+def _is_operand(value: Value) -> bool:
+    if isinstance(value, (TensorValue, SymbolicNumber, SymbolicBool)):
+        return True
+    return value.is_constant() and isinstance(value.constant(), (int, float, complex, bool))
+
+
+class TorchMethod(Value):
+    """A method of a tensor, bound."""
+
+    def __init__(self, owner: TensorValue, function: Any, name: str) -> None:
+        self.owner, self.function, self.name = owner, function, name
+
+    def python_type(self) -> type:
+        return type(getattr(self.owner.tensor, self.name))
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if getattr(self.function, "__self__", None) is not None:  # a class method
+            return call_native(m, self.function, args, kwargs)
+        return call_torch(m, self.function, [self.owner, *args], kwargs)
+
+    def reconstruct(self, e: Any) -> None:
+        e.begin_call()
+        e.const(getattr)
+        e.value(self.owner)
+        e.const(self.name)
+        e.end_call(2)
+
+
+class TorchCallable(Value):
+    """A torch function, builtin or op: called natively on symbolic tensors."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __repr__(self) -> str:
+        return f"TorchCallable({getattr(self.function, '__name__', self.function)})"
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def constant(self) -> Any:
+        return self.function
+
+    def truth(self, m: Machine) -> bool:
+        return True
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return call_torch(m, self.function, args, kwargs)
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        return m.wrap_attribute(self, self.function, name)
+
+    def hash_key(self, m: Machine) -> Any:
+        return self.function
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        if op in ("==", "!=") and other.is_constant():
+            return m.const((self.function == other.constant()) is (op == "=="))
+        return NotImplemented
+
+    def reconstruct(self, e: Any) -> None:
+        e.const(self.function)
+
+
+def call_torch(
+    m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None
+) -> Value:
+    """Call a torch callable as its policy says."""
+    kind = natives.policy(function)
+    if kind == "break":
+        name = getattr(function, "__name__", str(function))
+        raise Break("torch_call", f"{name}: {natives.BREAKS[function]}")
+    if kind == "ambient":
+        return m.ambient.call(m, function, args, kwargs or {})
+    return call_native(m, function, args, kwargs)
+
+
+def call_native(
+    m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None
+) -> Value:
+    """Run `function` on the symbolic counterparts of the values; wrap its result."""
+    real_args = [to_real(m, a) for a in args]
+    real_kwargs = {k: to_real(m, v) for k, v in (kwargs or {}).items()}
+    try:
+        result = m.tracer.run(function, real_args, real_kwargs)
+    except (Break, JitshapeError) as error:
+        if isinstance(error, DataDependent):
+            raise Break("data_dependent", str(error)) from error
+        raise
+    except m.tracer.internal_errors:
+        raise
+    except Exception as error:
+        name = getattr(function, "__name__", str(function))
+        raise Break(
+            "raises", f"{name} raises {type(error).__name__}: {error}"
+        ).with_traceback(error.__traceback__) from error
+    for value, real in zip(args, real_args):
+        if isinstance(value, TensorValue) and real is result:
+            return value  # in-place: the same object
+    return from_real(m, result)
+
+
+# ---- crossing the boundary
+
+
+def to_real(m: Machine, value: Value) -> Any:
+    """The object that torch gets for a machine value."""
+    if isinstance(value, TensorValue):
+        return value.tensor
+    if isinstance(value, (SymbolicNumber, SymbolicBool)):
+        return value.to_torch()
+    if value.is_constant():
+        return value.constant()
+    return m.to_real(value, lambda v: to_real(m, v))
+
+
+def from_real(m: Machine, result: Any) -> Value:
+    """The machine value of what a torch call returned."""
+    if isinstance(result, SymbolicTensor):
+        return m.tracer.tensor_value(result)
+    kind = type(result)
+    if kind in (torch.SymInt, torch.SymFloat, torch.SymBool):
+        return number_value(m, m.tracer.env, result)
+    if isinstance(result, tuple) and kind is not tuple:
+        return m.new_tuple([from_real(m, item) for item in result], kind)
+    if kind is tuple:
+        return m.new_tuple([from_real(m, item) for item in result])
+    if kind is list:
+        return m.new_list([from_real(m, item) for item in result])
+    if isinstance(result, torch.Tensor):
+        return m.wrap_new_tensor(result)
+    if callable(result) and natives.policy(result):
+        return TorchCallable(result)
+    return m.const(result)
+
+
+def source_of_grad(source: Source) -> Source:
+    """Where `.grad` of the tensor at `source` is read."""
+    return Getter(source, "grad")

@@ -1,0 +1,73 @@
+"""`jitshape.compile(module)`: an nn.Module that shares the given module's state.
+
+In: a module and the dispatcher of its `__call__`.  Out: an instance of a subclass made for it,
+whose `__dict__` is the module's own: the same parameters, buffers, hooks and state_dict keys;
+train(), eval() and assignments through either are seen by both.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from jitshape.options import Options
+
+
+class _Handle:
+    """What belongs to the wrapper alone and must not enter the shared `__dict__`."""
+
+    __slots__ = ("call", "options", "original")
+
+    def __init__(self, original: nn.Module, call: Callable, options: Options) -> None:
+        self.original, self.call, self.options = original, call, options
+
+
+@functools.cache
+def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._jitshape.call(*args, **kwargs)
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        handle = self._jitshape
+        return _rebuild, (handle.original, handle.options)
+
+    def __deepcopy__(self: Any, memo: dict) -> Any:
+        handle = self._jitshape
+        return _rebuild(copy.deepcopy(handle.original, memo), handle.options)
+
+    namespace = {
+        "__slots__": ("_jitshape",),
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__call__": __call__,
+        "__reduce_ex__": __reduce_ex__,
+        "__deepcopy__": __deepcopy__,
+        "_orig_mod": property(lambda self: self._jitshape.original),
+        "__wrapped__": property(lambda self: self._jitshape.original),
+    }
+    return type(cls)(cls.__name__, (cls,), namespace)
+
+
+def _rebuild(original: nn.Module, options: Options) -> nn.Module:
+    from jitshape import pipeline
+
+    return pipeline.compiled(original, options)
+
+
+def wrap_module(original: nn.Module, call: Callable, options: Options) -> nn.Module:
+    """The compiled counterpart of `original`; `call(*args, **kwargs)` runs it."""
+    cls = _subclass(type(original))
+    wrapper = cls.__new__(cls)
+    object.__setattr__(wrapper, "__dict__", original.__dict__)
+    cls._jitshape.__set__(wrapper, _Handle(original, call, options))  # type: ignore[attr-defined]
+    return wrapper
+
+
+def is_wrapper(module: Any) -> bool:
+    """Whether `module` came from `wrap_module`."""
+    return "_jitshape" in vars(type(module))
