@@ -1,0 +1,108 @@
+"""A small GPT and a BERT-like encoder, called with twelve sizes each.
+
+Prints what was compiled, the one recompile that made sizes symbolic and its reason, the kernels'
+names, errors against eager, and speed against eager.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import jitshape
+
+SIZES = [(2, 32), (4, 48), (3, 40), (4, 64), (1, 17), (8, 33)] + [
+    (5, 96), (2, 128), (7, 24), (6, 80), (3, 100), (1, 64)
+]  # fmt: skip
+VOCABULARY = 512
+
+
+class Block(nn.Module):
+    """A transformer layer; `causal` makes it a decoder's."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        b, s, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
+        x = x + self.out(a.transpose(1, 2).reshape(b, s, d))
+        return x + self.mlp(self.norm2(x))
+
+
+class Model(nn.Module):
+    """GPT-style (causal, next-token scores) or BERT-like (padding mask, hidden states)."""
+
+    def __init__(self, causal: bool, width: int = 128, heads: int = 4, layers: int = 2) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(VOCABULARY, width), nn.Embedding(256, width)
+        self.blocks = nn.ModuleList(Block(width, heads, causal) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.causal = causal
+
+    def forward(self, ids: torch.Tensor, padding: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.token(ids) + self.position(torch.arange(ids.shape[1]))
+        mask = None if padding is None else padding[:, None, None, :].bool()
+        for block in self.blocks:
+            x = block(x, mask)
+        x = self.norm(x)
+        return x @ self.token.weight.t() if self.causal else x
+
+
+def inputs(causal: bool, b: int, s: int) -> tuple[torch.Tensor, ...]:
+    ids = torch.randint(1, VOCABULARY, (b, s))
+    if causal:
+        return (ids,)
+    return ids, (torch.arange(s)[None] < torch.randint(s // 2, s + 1, (b, 1))).long()
+
+
+def milliseconds(fn, args: tuple, repeat: int = 15) -> float:
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        fn(*args)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
+
+
+def show(name: str, causal: bool) -> None:
+    """Compile one model and call it with every size."""
+    torch.manual_seed(0)
+    model = Model(causal).eval()
+    compiled = jitshape.compile(model)
+    jitshape.reset()
+    print(f"\n{name}\n{'size':>10} {'compiles':>9} {'error':>9} {'eager ms':>9} {'ours ms':>9}")
+    with torch.no_grad():
+        for b, s in SIZES:
+            args = inputs(causal, b, s)
+            error = (compiled(*args) - model(*args)).abs().max().item()
+            compiles = jitshape.stats()["compiles"]
+            eager, ours = milliseconds(model, args), milliseconds(compiled, args)
+            print(f"{f'({b}, {s})':>10} {compiles:>9} {error:9.1e} {eager:9.2f} {ours:9.2f}")
+    stats = jitshape.stats()
+    print("compiles", stats["compiles"], "graphs", stats["graphs"], "kernels", stats["kernels"])
+    print("fallbacks", stats["fallbacks"], "calls of ATen", stats["extern_ops"])
+    for record in jitshape.history():
+        for reason in record.dynamic:
+            print("recompiled:", reason)
+        for kernel in record.kernels:
+            print("   kernel", kernel)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    show("GPT (causal)", causal=True)
+    show("BERT-like (padding mask)", causal=False)
+
+
+if __name__ == "__main__":
+    main()
