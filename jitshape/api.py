@@ -150,6 +150,14 @@ def set_logs(spec: str) -> None:
     set_logs_(spec)
 
 
+def history() -> tuple[Any, ...]:
+    """The records since `reset()`: compiles, recompiles with the guard that failed, breaks,
+    fallbacks (observe/records.py)."""
+    from jitshape.observe import records
+
+    return records.records()
+
+
 def stats() -> dict[str, Any]:
     """Counters since `reset()`; the keys are described in docs/guide.md."""
     from jitshape.observe import counters

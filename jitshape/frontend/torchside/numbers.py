@@ -90,8 +90,11 @@ class SymbolicNumber(Value):
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
         number = self.operand(m, other)
         if number is None:
-            return NotImplemented if not other.is_constant() else m.binary(op, *_sides(
-                self.specialize(m), other, reflected))
+            return (
+                NotImplemented
+                if not other.is_constant()
+                else m.binary(op, *_sides(self.specialize(m), other, reflected))
+            )
         op = op.removesuffix("=")
         if op not in ARITHMETIC:
             return NotImplemented

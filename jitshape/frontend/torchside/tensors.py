@@ -103,8 +103,9 @@ class TensorValue(Value):
         if inplace:
             return call_native(m, getattr(operator, f"i{stem}"), [self, other])
         sides = [other, self] if reflected else [self, other]
-        return call_native(m, getattr(operator, stem if stem not in ("and", "or") else stem + "_"),
-                           sides)
+        return call_native(
+            m, getattr(operator, stem if stem not in ("and", "or") else stem + "_"), sides
+        )
 
     def compare(self, m: Machine, op: str, other: Value) -> Any:
         if not _is_operand(other):
@@ -233,9 +234,9 @@ def call_native(
         raise
     except Exception as error:
         name = getattr(function, "__name__", str(function))
-        raise Break(
-            "raises", f"{name} raises {type(error).__name__}: {error}"
-        ).with_traceback(error.__traceback__) from error
+        raise Break("raises", f"{name} raises {type(error).__name__}: {error}").with_traceback(
+            error.__traceback__
+        ) from error
     for value, real in zip(args, real_args):
         if isinstance(value, TensorValue) and real is result:
             return value  # in-place: the same object

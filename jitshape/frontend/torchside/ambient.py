@@ -1,0 +1,68 @@
+"""Ambient state of torch that a program reads and writes: grad mode, default dtype, autocast.
+
+In: calls of the functions tabled in natives.py.  Out: guards on what was read before it was
+written, the state as it must be while tracing, and for emit the writes to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitshape.frontend.checks import Ambient
+from jitshape.frontend.sources import Held
+from jitshape.frontend.torchside.natives import AMBIENT_READS, AMBIENT_WRITES
+from jitshape.frontend.values.base import Value
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+READERS: dict[str, Callable[[], Any]] = {
+    "grad_mode": torch.is_grad_enabled,
+    "inference_mode": torch.is_inference_mode_enabled,
+    "default_dtype": torch.get_default_dtype,
+    "autocast": lambda: (
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+    ),
+    "deterministic": torch.are_deterministic_algorithms_enabled,
+}
+
+# What every graph depends on, whether or not the program asks.
+ALWAYS = ("grad_mode", "inference_mode", "default_dtype", "autocast")
+
+STATE = Held(torch, "torch")
+
+
+class AmbientState:
+    """One per trace."""
+
+    def __init__(self) -> None:
+        self.seen = {name: READERS[name]() for name in ALWAYS}
+
+    def guard(self, m: Machine, name: str) -> None:
+        """What the program found before it changed anything must be found again."""
+        if name not in self.seen:
+            self.seen[name] = READERS[name]()
+        m.guard(STATE, Ambient(name, self.seen[name]))
+
+    def guard_always(self, m: Machine) -> None:
+        for name in ALWAYS:
+            self.guard(m, name)
+
+    def call(self, m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A call of a tabled function."""
+        name = AMBIENT_READS.get(function) or AMBIENT_WRITES[function]
+        self.guard(m, name)
+        values = [a.constant() for a in args]
+        named = {k: v.constant() for k, v in kwargs.items()}
+        return m.const(function(*values, **named))
+
+    def changes(self) -> dict[str, Any]:
+        """State that differs from what the program found: written again by the compiled code."""
+        now = {name: READERS[name]() for name in self.seen}
+        return {name: value for name, value in now.items() if value != self.seen[name]}

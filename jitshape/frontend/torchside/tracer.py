@@ -1,0 +1,232 @@
+"""The torch side of one trace: graph inputs from real tensors, symbols from real numbers.
+
+In: real tensors and numbers with their sources, and the policy that says what is symbolic.
+Out: SymbolicTensors in an ir Trace, guards on what was taken as static, and for every symbol the
+Number source it is read from.
+Invariant: a tensor object enters the graph once; everything of it that the trace relied on is
+guarded or symbolic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitshape.errors import InternalError, UnsupportedTensor
+from jitshape.frontend.checks import Equals, TensorMatches, TypeIs
+from jitshape.frontend.dynamic import Policy
+from jitshape.frontend.sources import Number, Source
+from jitshape.frontend.torchside.numbers import SymbolicInt
+from jitshape.frontend.torchside.tensors import TensorValue
+from jitshape.frontend.values.base import Break, Value
+from jitshape.ir.shape_env import ShapeEnv
+from jitshape.ir.symbolic_tensor import SymbolicTensor
+from jitshape.ir.symint import IntExpr, Size, any_of, compare
+from jitshape.ir.trace import Trace
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+TENSOR_CLASSES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """A tensor the graph reads: where it is found at each call, and what it was at this one."""
+
+    source: Source
+    tensor: SymbolicTensor
+    real: torch.Tensor
+
+
+class Tracer:
+    """State of the torch side of a trace; `symbols` maps symbol names to Number sources."""
+
+    internal_errors: tuple[type[BaseException], ...] = (InternalError, AssertionError)
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.env = ShapeEnv()
+        self.trace = Trace(self.env)
+        self.inputs: list[GraphInput] = []
+        self.symbols: dict[str, Source] = {}
+        self._values: dict[int, TensorValue] = {}  # by id of the SymbolicTensor
+
+    # ---- running torch
+
+    def run(self, function: Callable, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call torch with the recording mode on."""
+        with self.trace:
+            return function(*args, **kwargs)
+
+    def tensor_value(self, tensor: SymbolicTensor) -> TensorValue:
+        """The one Value of a symbolic tensor."""
+        value = self._values.get(id(tensor))
+        if value is None:
+            value = self._values[id(tensor)] = TensorValue(tensor)
+        return value
+
+    # ---- real tensors
+
+    def wrap_tensor(self, m: Machine, real: torch.Tensor, source: Source | None) -> Value:
+        """A graph input for `real`, guarded."""
+        if type(real) not in TENSOR_CLASSES:
+            raise Break("tensor_subclass", f"{type(real).__name__} is a subclass of Tensor")
+        _check_supported(real, source)
+        if source is None:
+            raise Break("lifted_tensor", "a tensor was reached that no guard can name")
+        sizes = self._sizes(real, source)
+        strides = self._strides(m, real, source, sizes)
+        static = tuple(s if type(s) is int else None for s in sizes)
+        m.guard(
+            source,
+            TensorMatches(
+                type(real),
+                real.dtype,
+                real.device,
+                torch._C._dispatch_keys(real).raw_repr(),
+                static,
+                tuple(s if type(s) is int else None for s in strides),
+                real.requires_grad,
+                real.is_leaf,
+            ),
+        )
+        offset: Size = 0
+        if real.storage_offset():
+            offset = self.symbol(Number(source, "offset"), real.storage_offset())
+        name = self._name(source)
+        tensor = self.trace.input(real, name, sizes=sizes, strides=strides, offset=offset)
+        self.inputs.append(GraphInput(source, tensor, real))
+        value = TensorValue(tensor, type(real), real)
+        value.source = source
+        self._values[id(tensor)] = value
+        return value
+
+    def _name(self, source: Source) -> str:
+        text = "".join(c if c.isalnum() else "_" for c in str(source)).strip("_")
+        text = text if text[:1].isalpha() else f"x_{text}"
+        taken = {g.tensor_name for g in ()}  # names are made unique by the trace
+        return text if text not in taken else f"{text}_"
+
+    def _sizes(self, real: torch.Tensor, source: Source) -> tuple[Size, ...]:
+        sizes: list[Size] = []
+        for dim, size in enumerate(real.shape):
+            decision = self.policy.size(source, real, dim)
+            if not decision.dynamic:
+                sizes.append(size)
+                continue
+            symbol = self.env.size_symbol(size, lo=decision.lo, hi=decision.hi, seen=decision.seen)
+            self.symbols[str(symbol)] = Number(source, "size", dim)
+            sizes.append(symbol)
+        return tuple(sizes)
+
+    def _strides(
+        self, m: Machine, real: torch.Tensor, source: Source, sizes: tuple[Size, ...]
+    ) -> tuple[Size, ...]:
+        """Strides as expressions of the sizes where the layout is dense in some order of the
+        dimensions; else static, or symbolic once they changed."""
+        actual = real.stride()
+        if all(type(s) is int for s in sizes):
+            return self._free_strides(real, source, range(real.ndim))
+        dense = _dense_strides(tuple(real.shape), actual, sizes)
+        free = [d for d in range(real.ndim) if dense[d] is None]
+        loose = self._free_strides(real, source, free)
+        strides = tuple(loose[d] if s is None else s for d, s in enumerate(dense))
+        for dim, stride in enumerate(strides):
+            if type(stride) is int or dense[dim] is None:
+                continue
+            seen = self.symbol(Number(source, "stride", dim), actual[dim])
+            small = compare("le", sizes[dim], 1)
+            self.require(any_of((small, compare("eq", seen, stride))))
+        return strides
+
+    def _free_strides(self, real: torch.Tensor, source: Source, dims: Any) -> tuple[Size, ...]:
+        strides: list[Size] = list(real.stride())
+        for dim in dims:
+            decision = self.policy.stride(source, real, dim)
+            if decision.dynamic:
+                strides[dim] = self.symbol(Number(source, "stride", dim), real.stride(dim))
+        return tuple(strides)
+
+    def require(self, condition: Any) -> None:
+        """A condition that the caller knows to hold now and that every later call must meet."""
+        self.env.evaluate(condition, "layout of an input")
+
+    # ---- numbers
+
+    def symbol(self, source: Number, value: int) -> IntExpr:
+        """The symbol read from `source`."""
+        for name, known in self.symbols.items():
+            if known == source:
+                return self.env.symbols[name].expr
+        symbol = self.env.int_symbol(value)
+        self.symbols[str(symbol)] = source
+        return symbol
+
+    def wrap_int(self, m: Machine, value: int, source: Source | None) -> Value:
+        """A Python int: a literal, or symbolic once it changed."""
+        if source is None or not self.policy.number(source, value).dynamic:
+            return _literal(m, value, source)
+        m.guard(source, TypeIs(int))
+        symbol = self.symbol(Number(source, "int"), value)
+        number = SymbolicInt(self.env, symbol)
+        number.source = source
+        return number
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """The whole trace: state of torch that tracing changes is put back afterwards."""
+        grad = torch.is_grad_enabled()
+        cache = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            yield
+        finally:
+            torch._C._set_grad_enabled(grad)
+            torch.set_autocast_cache_enabled(cache)
+
+
+def _literal(m: Machine, value: Any, source: Source | None) -> Value:
+    if source is not None:
+        m.guard(source, Equals(value))
+    return m.const(value)
+
+
+def _check_supported(real: torch.Tensor, source: Source | None) -> None:
+    problem = ""
+    if real.layout is not torch.strided:
+        problem = f"its layout is {real.layout}"
+    elif real.device.type not in DEVICES:
+        problem = f"it is on device {real.device}"
+    elif real.is_quantized:
+        problem = "it is quantised"
+    if problem:
+        raise UnsupportedTensor(
+            f"jitshape has no kernels for the tensor {source}",
+            because=problem,
+            avoid="keep it outside the compiled function, or mark that part jitshape.disable",
+        )
+
+
+def _dense_strides(
+    shape: tuple[int, ...], actual: tuple[int, ...], sizes: tuple[Size, ...]
+) -> list[Size | None]:
+    """Strides as products of the sizes behind, for each dimension that fits; None elsewhere."""
+    from jitshape.ir.symint import sym_max
+
+    order = sorted(range(len(shape)), key=lambda d: (actual[d], shape[d] == 1, -d))
+    found: list[Size | None] = [None] * len(shape)
+    number, product = 1, 1
+    expression: Size = 1
+    for dim in order:
+        if actual[dim] != number and shape[dim] > 1:
+            return found
+        found[dim] = expression
+        product = max(shape[dim], 1)
+        number, expression = number * product, expression * sym_max(sizes[dim], 1)
+    return found

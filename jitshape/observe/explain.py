@@ -1,0 +1,69 @@
+"""`jitshape.explain(fn)(*args)`: compile and call, and say what came of it.
+
+In: a compiled or plain callable.  Out: an Explanation, whose text is for a person and whose
+fields are for a program.  The call really runs, side effects included.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jitshape.observe import counters, records, report
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`result` of the call, the `records` it made, and the `stats` it added (integers only)."""
+
+    result: Any
+    records: tuple[records.Record, ...]
+    stats: dict[str, int]
+
+    @property
+    def graphs(self) -> list[str]:
+        """The graphs compiled, as Python text."""
+        return [r.graph for r in self.records if isinstance(r, records.CompileRecord) and r.graph]
+
+    @property
+    def guards(self) -> list[str]:
+        """The guards of the entries made."""
+        return [g for r in self.records if isinstance(r, records.CompileRecord) for g in r.guards]
+
+    @property
+    def break_reasons(self) -> list[str]:
+        """Why graphs ended before their function did."""
+        return [r.reason for r in self.records if isinstance(r, records.BreakRecord)]
+
+    @property
+    def graph_break_count(self) -> int:
+        return len(self.break_reasons)
+
+    def __str__(self) -> str:
+        out = io.StringIO()
+        report.print_report(self.records, out)
+        for graph in self.graphs:
+            out.write(f"\n{graph}\n")
+        if self.guards:
+            out.write("\nguards\n" + "".join(f"    {g}\n" for g in self.guards))
+        return out.getvalue()
+
+
+def explain(fn: Callable) -> Callable[..., Explanation]:
+    """A callable that compiles `fn` if it is not yet compiled, calls it and explains the call."""
+    from jitshape import pipeline
+
+    compiled = pipeline.compiled_or_same(fn)
+
+    @functools.wraps(fn if hasattr(fn, "__name__") else type(fn).__call__)
+    def call(*args: Any, **kwargs: Any) -> Explanation:
+        before, known = counters.snapshot(), len(records.records())
+        result = compiled(*args, **kwargs)
+        after = counters.snapshot()
+        added = {key: after[key] - before[key] for key in counters.INTS}
+        return Explanation(result, records.records()[known:], added)
+
+    return call
