@@ -27,10 +27,12 @@ def evaluate(
     symbols: Mapping[str, int] | None = None,
     check: bool = False,
 ) -> list[Any]:
-    """The outputs of `graph` on `inputs`.  With `check`, every node's result is compared with
+    """The outputs of `graph` on `inputs` (behind them the ints for `graph.symbols`).  With `check`, every node's result is compared with
     its type: shape, strides (of dimensions longer than 1) and dtype."""
-    sizes = bind_sizes(graph, inputs) | dict(symbols or {})
-    values: dict[Value, Any] = dict(zip(graph.inputs, inputs, strict=True))
+    count = len(graph.inputs)
+    sizes = bind_sizes(graph, inputs[:count]) | dict(symbols or {})
+    sizes |= {str(s): number for s, number in zip(graph.symbols, inputs[count:])}
+    values: dict[Value, Any] = dict(zip(graph.inputs, inputs))
 
     def concrete(leaf: Any) -> Any:
         if isinstance(leaf, Value):

@@ -124,8 +124,15 @@ class Mutation:
 @dataclass
 class Graph:
     """`outputs` holds a Value, a Size, an Alias, an OutputAlias or None in each place.  The user
-    gets the first `returned` of them (None: all); the others feed mutations, output aliases and
-    the backward graph."""
+    gets the first `returned` of them (None: all); those behind feed mutations, output aliases and
+    the backward graph.  `symbols` are sizes that no input shows: the caller passes them as ints
+    behind the inputs.
+
+    A joint graph also has the gradients: `differentiated` are the values that got one (outputs,
+    or inputs as mutated; not outputs that are views of inputs: their gradient flows outside), the
+    last inputs are these tangents in the same order, and the `gradients` outputs behind the
+    user's are the gradients of the other inputs, one for each, None where there is none.
+    """
 
     env: Any = None  # the ShapeEnv of the sizes
     inputs: list[Value] = field(default_factory=list)
@@ -134,6 +141,9 @@ class Graph:
     mutations: list[Mutation] = field(default_factory=list)
     functional: bool = False
     returned: int | None = None
+    gradients: int = 0
+    differentiated: list[Value] = field(default_factory=list)
+    symbols: list[Size] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
     _storages: Iterator[int] = field(default_factory=itertools.count)
 

@@ -1,0 +1,348 @@
+"""In-place ops and writes through views become functional ops.
+
+    t0 = x[0]; t0.add_(1); y = x * 2
+-->
+    t0 = select(x, 0, 0); t1 = add(t0, 1); t2 = select_scatter(x, t1, 0, 0); y = mul(t2, 2)
+    x.copy_(t2)                                     (an entry of graph.mutations)
+
+A storage that is ever written has a `Memory`: the value that holds its whole content, and a
+version.  Every value in it is a `Window`: the step from its source, replayed lazily when the
+content has changed since.  A write climbs the steps up to the base, scattering at each.  Where
+several inputs share the storage, or a view cannot be undone step by step, the base is one flat
+buffer and each window a piece of it by its geometry.
+Invariant: afterwards no node mutates, and an output that shares memory with an input or with
+another output says so (`Alias`, `OutputAlias`), except gradients, which only share by value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Storage, Value, map_leaves
+from jitshape.ir.ops.registry import OPS, OpDef
+from jitshape.ir.passes import FUNCTIONAL, graph_pass
+from jitshape.ir.passes.view_steps import Step, geometry_step, replay, scatter, steps_of
+from jitshape.ir.rewrite import Rewriter, rewriting
+from jitshape.ir.symint import Size, sym_max, sym_min
+from jitshape.ir.types import TensorType, numel
+
+
+@graph_pass(provides={FUNCTIONAL})
+def functionalize(graph: Graph) -> None:
+    """t0 = x.t(); t0.mul_(2)  -->  t0 = t(x); t1 = mul(t0, 2); t2 = t(t1); x.copy_(t2)"""
+    plan = _Plan(graph)
+    with rewriting(graph) as g:
+        state = _Functionalizer(g, plan)
+        state.enter()
+        for node in g.walk():
+            state.visit(node)
+        state.leave()
+    graph.functional = True
+
+
+def written_arguments(definition: OpDef | None) -> dict[int, int]:
+    """Which arguments an op writes: position -> output of its functional form."""
+    if definition is None:
+        return {}
+    if definition.has("writes"):
+        return definition.block.writes
+    return {0: 0} if definition.mutates else {}
+
+
+class _Plan:
+    """What is known before the walk: which storages are written, and which of them need a flat
+    base."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.written: set[Storage] = set()
+        self.flat: set[Storage] = set()
+        self.inputs: dict[Storage, list[Value]] = {}
+        self.roots: dict[Storage, Value] = {}
+        for value in graph.inputs:
+            if value.storage is not None:
+                self.inputs.setdefault(value.storage, []).append(value)
+        for node in graph.nodes:
+            self._note(node)
+        self.flat |= {s for s, values in self.inputs.items() if len(values) > 1}
+        self.flat &= self.written
+
+    def _note(self, node: Node) -> None:
+        definition = OPS.get(node.op)
+        for position in written_arguments(definition):
+            target = node.args[position] if position < len(node.args) else None
+            if isinstance(target, Value) and target.storage is not None:
+                self.written.add(target.storage)
+        is_view = definition is not None and definition.family == "view"
+        for out in node.outs:
+            if out.storage is None:
+                continue
+            if not is_view and not (definition is not None and definition.mutates):
+                self.roots.setdefault(out.storage, out)
+            elif is_view and steps_of(node) is None:
+                self.flat.add(out.storage)
+
+
+@dataclass
+class _Memory:
+    """The content of a written storage at this point of the program."""
+
+    root: TensorType  # of the value that held the content first
+    base: Value
+    version: int = 0
+
+
+@dataclass
+class _Window:
+    """How one value of the original graph looks into its memory."""
+
+    memory: _Memory
+    source: Value | None  # None: the memory's base
+    step: Step
+    current: Value | None = None
+    version: int = -1
+
+
+def _identity(value: Value) -> Step:
+    return Step("", (), {}, value.type)  # type: ignore[arg-type]
+
+
+class _Functionalizer:
+    def __init__(self, g: Rewriter, plan: _Plan) -> None:
+        self.g, self.plan = g, plan
+        self.memories: dict[Storage, _Memory] = {}
+        self.windows: dict[Value, _Window] = {}
+
+    # ---- memories
+
+    def enter(self) -> None:
+        """Make the memories of written inputs."""
+        for storage, values in self.plan.inputs.items():
+            if storage not in self.plan.written:
+                continue
+            if storage not in self.plan.flat:
+                self.create(values[0])
+                continue
+            memory = self.memories[storage] = self.flat_memory(values, owned=False)
+            for value in values:
+                self.add_flat_window(value, memory)
+
+    def create(self, value: Value) -> None:
+        """`value` is the first in its storage."""
+        assert value.storage is not None and isinstance(value.type, TensorType)
+        if value.storage in self.plan.flat:
+            memory = self.flat_memory([value], owned=True)
+            self.add_flat_window(value, memory)
+        else:
+            memory = _Memory(value.type, value)
+            self.windows[value] = _Window(memory, None, _identity(value), value, 0)
+        self.memories[value.storage] = memory
+
+    def flat_memory(self, values: list[Value], owned: bool) -> _Memory:
+        """One buffer that covers all of `values`.  A caller's memory is copied, so that offsets
+        in the buffer count from its own start."""
+        start, end = values[0].type.offset, _end(values[0].type)
+        for value in values[1:]:
+            start, end = sym_min(start, value.type.offset), sym_max(end, _end(value.type))
+        first = values[0].type
+        flat = TensorType((end - start,), (1,), first.dtype, first.device, offset=start)
+        args = (values[0], [end - start], [1], start)
+        base = self.g.emit("aten.as_strided.default", args, {}, flat)
+        if not owned:
+            base = self.g.emit("aten.clone.default", (base,), {}, replace(flat, offset=0))
+        return _Memory(flat, base)
+
+    def add_flat_window(self, value: Value, memory: _Memory) -> None:
+        step = geometry_step(value.type, memory.root.offset)  # type: ignore[arg-type]
+        self.windows[value] = _Window(memory, None, step)
+
+    # ---- reading and writing
+
+    def read(self, value: Any) -> Any:
+        """The value that holds, now, what `value` of the original graph shows."""
+        window = self.windows.get(value) if isinstance(value, Value) else None
+        if window is None:
+            return value
+        memory = window.memory
+        if window.version != memory.version or window.current is None:
+            source = memory.base if window.source is None else self.read(window.source)
+            origin = memory.root if window.source is None else window.source.type
+            offset = window.step.type.offset - origin.offset + source.type.offset
+            window.current = replay(self.g, source, window.step, offset)
+            window.current.requires_grad |= value.requires_grad
+            window.version = memory.version
+        return window.current
+
+    def write(self, value: Value, new: Value) -> None:
+        """`new` becomes the content of `value`, and so of its memory."""
+        window = self.windows[value]
+        memory = window.memory
+        new = self.fit(new, self.read(value))
+        fresh = [(window, new)]
+        while window.source is not None:
+            source = self.read(window.source)
+            new = scatter(self.g, source, new, window.step)
+            window = self.windows[window.source]
+            if _same_layout(new.type, source.type):
+                fresh.append((window, new))
+        if window.step.op:  # a flat base
+            new = scatter(self.g, memory.base, new, window.step)
+        memory.base = self.fit(new, memory.base)
+        memory.version += 1
+        for up_to_date, content in fresh:
+            up_to_date.current, up_to_date.version = content, memory.version
+
+    def fit(self, new: Value, like: Value) -> Value:
+        """`new` with the shape, strides and dtype of `like`, as a write in place leaves it."""
+        if _same_layout(new.type, like.type):
+            return new
+        type_ = replace(like.type, offset=0)
+        return self.g.emit("aten.copy.default", (like, new), {}, type_)
+
+    # ---- nodes
+
+    def visit(self, node: Node) -> None:
+        definition = OPS.get(node.op)
+        writes = written_arguments(definition)
+        if writes:
+            assert definition is not None
+            self.visit_write(node, definition, writes)
+        elif definition is not None and definition.family == "view" and self.in_memory(node):
+            self.visit_view(node)
+        else:
+            node.args = map_leaves(self.read, node.args)
+            node.kwargs = map_leaves(self.read, node.kwargs)
+            self.g.keep(node)
+            for out in node.outs:
+                if out.storage in self.plan.written:
+                    self.create(out)
+
+    def in_memory(self, node: Node) -> bool:
+        return node.outs[0].storage in self.memories
+
+    def visit_view(self, node: Node) -> None:
+        """Views of written memory are emitted when somebody reads them."""
+        steps = steps_of(node)
+        for index, out in enumerate(node.outs):
+            assert out.storage is not None
+            memory = self.memories[out.storage]
+            if out.storage in self.plan.flat and out.type.dtype == memory.root.dtype:
+                self.add_flat_window(out, memory)
+            elif steps is None:
+                raise NotImplementedError(f"a write through {node.op}")
+            else:
+                source = OPS[node.op].alias(node.args)
+                self.windows[out] = _Window(memory, source, steps[index])
+
+    def visit_write(self, node: Node, definition: OpDef, writes: dict[int, int]) -> None:
+        functional = functional_form(definition)
+        args, kwargs = map_leaves(self.read, (node.args, node.kwargs))
+        types = OPS[functional].type(self.g.env, *args, **kwargs)
+        result = self.g.emit(functional, args, kwargs, types)
+        results = [result] if isinstance(result, Value) else list(result)
+        for out, value in zip(node.outs, results):
+            value.requires_grad |= out.requires_grad
+        for position, index in writes.items():
+            target = node.args[position]
+            if isinstance(target, Value):
+                self.write(target, results[index])
+        for index, out in enumerate(node.outs):
+            written = [node.args[p] for p, i in writes.items() if i == index]
+            if definition.mutates and written:
+                self.windows[out] = _Window(
+                    self.windows[written[0]].memory, written[0], _identity(out)
+                )
+            else:
+                self.g.substitute(out, results[index])
+
+    # ---- outputs
+
+    def leave(self) -> None:
+        """Outputs by kind; mutated inputs and the bases of aliases as further outputs."""
+        graph = self.g.graph
+        if graph.returned is None:
+            graph.returned = len(graph.outputs) - graph.gradients
+        user, gradients = graph.outputs[: graph.returned], graph.outputs[graph.returned :]
+        outputs = [self.output(value) for value in user]
+        hidden = self.alias_groups(outputs, len(graph.outputs))
+        graph.outputs = [self.finished(value) for value in outputs]
+        graph.outputs += map_leaves(self.read, gradients)
+        graph.outputs += map_leaves(self.read, hidden)
+        graph.differentiated = [self.read(value) for value in graph.differentiated]
+        self.write_back()
+
+    def finished(self, output: Any) -> Any:
+        """The functional value of an output; an input itself stays, to be written at the end."""
+        if isinstance(output, Value) and output.node is None:
+            return output
+        return self.read(output)
+
+    def output(self, value: Any) -> Any:
+        """`value`, or what it is of an input: the very input, or an alias of it."""
+        if not isinstance(value, Value) or value.storage not in self.plan.inputs:
+            return value
+        origin = value
+        while origin.node is not None and (window := self.windows.get(origin)) is not None:
+            if window.step.op or window.source is None:
+                break
+            origin = window.source
+        if origin.node is None:
+            return origin
+        if value in self.g.graph.differentiated:
+            return value
+        owner = self.plan.inputs[value.storage][0]
+        return Alias(owner.index, value.type)  # type: ignore[arg-type]
+
+    def alias_groups(self, outputs: list[Any], first_hidden: int) -> list[Value]:
+        """Of outputs in one storage make all but the one that covers it an OutputAlias; where
+        none does, the storage's root becomes a hidden output.  Returns these."""
+        hidden: list[Value] = []
+        apart = set(self.g.graph.differentiated)
+        groups: dict[Storage, list[int]] = {}
+        for place, value in enumerate(outputs):
+            if isinstance(value, Value) and value.node is not None and value not in apart:
+                groups.setdefault(value.storage, []).append(place)  # type: ignore[arg-type]
+        for storage, places in groups.items():
+            if len({outputs[place] for place in places}) == 1 or storage not in self.plan.roots:
+                continue
+            root = self.plan.roots[storage].type
+            base = next((p for p in places if _same_view(outputs[p].type, root)), None)
+            if base is None:
+                base = first_hidden + len(hidden)
+                hidden.append(self.plan.roots[storage])
+            kept = outputs[base] if base < len(outputs) else None
+            for place in places:
+                if outputs[place] is not kept:
+                    outputs[place] = OutputAlias(base, outputs[place].type)
+        return hidden
+
+    def write_back(self) -> None:
+        graph = self.g.graph
+        for storage, values in self.plan.inputs.items():
+            if storage not in self.plan.written:
+                continue
+            for value in values:
+                graph.mutations.append(Mutation(value.index, len(graph.outputs)))
+                graph.outputs.append(self.read(value))
+
+
+def functional_form(definition: OpDef) -> str:
+    """The pure op that `definition` stands for."""
+    name = definition.attributes.get("functional") or definition.block.functional
+    return name if name.count(".") == 2 else f"{name}.default"
+
+
+def _end(type_: TensorType) -> Size:
+    """One past the last element in the storage (its start, for a tensor without elements)."""
+    reach: Size = 1
+    for size, stride in zip(type_.shape, type_.strides):
+        reach = reach + (size - 1) * stride
+    return type_.offset + reach * sym_min(numel(type_.shape), 1)
+
+
+def _same_layout(a: TensorType, b: TensorType) -> bool:
+    return (a.shape, a.strides, a.dtype) == (b.shape, b.strides, b.dtype)
+
+
+def _same_view(a: TensorType, b: TensorType) -> bool:
+    return _same_layout(a, b) and a.offset == b.offset
