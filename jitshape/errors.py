@@ -44,6 +44,10 @@ class DataDependent(JitshapeError, RuntimeError):
     condition: object = None
 
 
+class DoubleBackward(JitshapeError, RuntimeError):
+    """A gradient of a gradient was asked of a compiled graph."""
+
+
 class InternalError(JitshapeError, RuntimeError):
     """A stage of jitshape failed; the message names the stage and shows the IR round the fault."""
 

@@ -103,6 +103,7 @@ class Alias:
 
     input: int
     type: TensorType
+    requires_grad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ class OutputAlias:
 
     output: int
     type: TensorType
+    requires_grad: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -536,6 +536,12 @@ class Algebra:
         visit(a)
         return tuple(self.atoms[id] for id in sorted(found))
 
+    def expr(self, atom: Atom) -> IntExpr:
+        """The expression that is just `atom`."""
+        expr = self._make((((atom.id,), 1),))
+        assert isinstance(expr, IntExpr)
+        return expr
+
     def print(self, a: Size, name: Callable[[Atom], str] | None = None) -> str:
         """Legal Python; `name` renames symbols."""
         name = name or (lambda atom: atom.name)

@@ -291,7 +291,7 @@ class _Functionalizer:
         if value in self.g.graph.differentiated:
             return value
         owner = self.plan.inputs[value.storage][0]
-        return Alias(owner.index, value.type)  # type: ignore[arg-type]
+        return Alias(owner.index, value.type, value.requires_grad)  # type: ignore[arg-type]
 
     def alias_groups(self, outputs: list[Any], first_hidden: int) -> list[Value]:
         """Of outputs in one storage make all but the one that covers it an OutputAlias; where
@@ -313,7 +313,8 @@ class _Functionalizer:
             kept = outputs[base] if base < len(outputs) else None
             for place in places:
                 if outputs[place] is not kept:
-                    outputs[place] = OutputAlias(base, outputs[place].type)
+                    value = outputs[place]
+                    outputs[place] = OutputAlias(base, value.type, value.requires_grad)
         return hidden
 
     def write_back(self) -> None:

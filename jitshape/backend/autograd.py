@@ -1,0 +1,246 @@
+"""A compiled graph as a part of autograd's graph.
+
+In: the forward program, a function that compiles the backward program on demand, and the
+`Contract` between both (from the joint split).  Out: a callable with the user's inputs and
+outputs, whose results autograd treats as eager's.
+Invariant: only what autograd must see goes through the `torch.autograd.Function`.  Aliases of
+inputs and outputs and writes to inputs happen outside of it, as ordinary ops on real tensors, so
+that views, versions and their errors are eager's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jitshape.errors import DoubleBackward
+from jitshape.ir.evaluate import rebuild_alias
+from jitshape.ir.graph import Alias, Graph, Mutation, OutputAlias, Value
+from jitshape.ir.passes.partition import Split
+from jitshape.observe.counters import count_in
+
+Program = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class AliasPlan:
+    """Output `place` is a view of input or output `base`; its geometry is at `geometry` among the
+    forward program's results."""
+
+    place: int
+    base: int
+    of_input: bool
+    ndim: int
+    geometry: int
+    dtype: torch.dtype
+    requires_grad: bool
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a call needs to know of the split graph."""
+
+    inputs: int  # tensors; behind them come ints
+    differentiable: tuple[int, ...]  # the inputs that require grad
+    returned: int  # outputs the user gets
+    kept: int  # outputs in all: then come saved tensors, sizes, alias geometry
+    saved: int
+    sizes: int
+    tensors: tuple[int, ...]  # places of outputs that leave the Function, each value once
+    same: tuple[tuple[int, int], ...]  # (place, an earlier place with the same value)
+    passed: tuple[tuple[int, int], ...]  # (place, the input returned there)
+    tangents: tuple[int, ...]  # the differentiated ones, as indices into `tensors`
+    like_output: tuple[bool, ...]  # the tangent has its output's strides; else it is contiguous
+    aliases: tuple[AliasPlan, ...] = ()
+    mutations: tuple[Mutation, ...] = ()
+
+
+def contract_of(graph: Graph, split: Split) -> Contract:
+    """The contract of the joint `graph` and its `split`."""
+    count = len(graph.inputs) - len(split.tangents)
+    position: dict[Value, int] = {}
+    same, passed = [], []
+    for place, value in enumerate(split.forward.outputs[: split.kept]):
+        if not isinstance(value, Value):
+            continue
+        if value.node is None and place not in split.tangents:
+            passed.append((place, value.index))
+        elif value in position:
+            same.append((place, position[value]))
+        else:
+            position[value] = place
+    tensors = tuple(position.values())
+    tangent_inputs = graph.inputs[count:]
+    pairs = [(split.forward.outputs[p], t) for p, t in zip(split.tangents, tangent_inputs)]
+    gradients = split.backward.outputs
+    return Contract(
+        inputs=count,
+        differentiable=tuple(i for i, gradient in enumerate(gradients) if gradient is not None),
+        returned=graph.returned or 0,
+        kept=split.kept,
+        saved=split.saved,
+        sizes=split.sizes,
+        tensors=tensors,
+        same=tuple(same),
+        passed=tuple(passed),
+        tangents=tuple(tensors.index(position[value]) for value, _ in pairs),
+        like_output=tuple(t.type.strides == value.type.strides for value, t in pairs),
+        aliases=tuple(_alias_plans(split)),
+        mutations=split.mutations,
+    )
+
+
+def _alias_plans(split: Split) -> list[AliasPlan]:
+    plans = []
+    at = split.kept + split.saved + split.sizes
+    for place, alias in split.aliases:
+        of_input = isinstance(alias, Alias)
+        base = alias.input if isinstance(alias, Alias) else alias.output
+        ndim = len(alias.type.shape)
+        plans.append(
+            AliasPlan(place, base, of_input, ndim, at, alias.type.dtype, alias.requires_grad)
+        )
+        at += 2 * ndim + 1
+    return plans
+
+
+@dataclass
+class _Runtime:
+    """One compiled graph: its programs and contract."""
+
+    forward: Program
+    compile_backward: Callable[[tuple[bool, ...]], Program]
+    contract: Contract
+    name: str
+
+    def __post_init__(self) -> None:
+        self.backwards: dict[tuple[bool, ...], Program] = {}
+        self.lock = threading.Lock()
+
+    def backward(self, defined: tuple[bool, ...]) -> Program:
+        """The backward program for these tangents, compiled at their first use."""
+        program = self.backwards.get(defined)
+        if program is None:
+            with self.lock:
+                program = self.backwards.get(defined)
+                if program is None:
+                    program = self.backwards[defined] = self.compile_backward(defined)
+        return program
+
+
+class _Call:
+    """What one call hands through `Function.apply`, beside the tensors autograd sees."""
+
+    __slots__ = ("inputs", "results")
+
+    def __init__(self, inputs: tuple) -> None:
+        self.inputs = inputs
+        self.results: list[Any] = []
+
+
+class CompiledGraph(torch.autograd.Function):
+    """Forward takes the differentiable inputs for autograd's sake only: the call has them all."""
+
+    @staticmethod
+    def forward(ctx: Any, runtime: _Runtime, call: _Call, *_: torch.Tensor) -> Any:
+        contract = runtime.contract
+        results = call.results = list(runtime.forward(*call.inputs))
+        end = contract.kept + contract.saved
+        ctx.save_for_backward(*results[contract.kept : end])
+        ctx.runtime, ctx.sizes = runtime, results[end : end + contract.sizes]
+        tensors = tuple(results[place] for place in contract.tensors)
+        tracked = set(contract.tangents)
+        ctx.mark_non_differentiable(*(t for i, t in enumerate(tensors) if i not in tracked))
+        ctx.set_materialize_grads(False)
+        ctx.strides = tuple(
+            tensors[i].stride() if like else None
+            for i, like in zip(contract.tangents, contract.like_output)
+        )
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        runtime: _Runtime = ctx.runtime
+        contract = runtime.contract
+        if torch.is_grad_enabled():
+            raise DoubleBackward(
+                f"double backward through the compiled graph of {runtime.name}",
+                because="create_graph=True asks for a gradient that can be differentiated again",
+                avoid="call the function inside jitshape.disable(), or without create_graph",
+            )
+        tangents = [gradients[i] for i in contract.tangents]
+        defined = tuple(t is not None for t in tangents)
+        nothing = (None, None)
+        if not any(defined):
+            return nothing + (None,) * len(contract.differentiable)
+        laid = [_laid_out(t, s) for t, s in zip(tangents, ctx.strides) if t is not None]
+        results = runtime.backward(defined)(*ctx.saved_tensors, *laid, *ctx.sizes)
+        wanted = ctx.needs_input_grad[2:]
+        places = zip(contract.differentiable, wanted)
+        return nothing + tuple(results[i] if needed else None for i, needed in places)
+
+
+def _laid_out(tangent: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
+    """`tangent` with the strides that backward was compiled for."""
+    if strides is None:
+        return tangent.contiguous()
+    found = tangent.stride()
+    if found == strides:
+        return tangent
+    if all(a == b or n <= 1 for a, b, n in zip(found, strides, tangent.shape)):
+        return tangent
+    count_in("autograd", "tangents_copied")
+    copy = torch.empty_strided(
+        tangent.shape, strides, dtype=tangent.dtype, device=tangent.device
+    )
+    return copy.copy_(tangent)
+
+
+def make_autograd_callable(
+    forward: Program,
+    compile_backward: Callable[[tuple[bool, ...]], Program],
+    contract: Contract,
+    name: str = "a function",
+) -> Callable[..., list[Any]]:
+    """A callable `(*inputs, *symbols) -> list of the user's outputs`.
+
+    `forward(*inputs, *symbols)` gives the forward graph's outputs; `compile_backward(defined)`
+    gives, for the tangents that are defined, `backward(*saved, *defined tangents, *sizes)`, which
+    returns a gradient or None for each input."""
+    runtime = _Runtime(forward, compile_backward, contract, name)
+
+    def run(*inputs: Any) -> list[Any]:
+        call = _Call(inputs)
+        tracked = [inputs[i] for i in contract.differentiable]
+        tensors = CompiledGraph.apply(runtime, call, *tracked)
+        results = call.results
+        for place, tensor in zip(contract.tensors, tensors):
+            results[place] = tensor
+        _finish(contract, inputs, results)
+        return results[: contract.returned]
+
+    return run
+
+
+def _finish(contract: Contract, inputs: Sequence[Any], results: list[Any]) -> None:
+    """Writes to inputs, then views of inputs and outputs, where autograd sees them."""
+    for place, earlier in contract.same:
+        results[place] = results[earlier]
+    for mutation in contract.mutations:
+        source = results[mutation.output]
+        with torch.set_grad_enabled(source.requires_grad):
+            inputs[mutation.input].copy_(source)
+    for place, position in contract.passed:
+        results[place] = inputs[position]
+    for plan in contract.aliases:
+        base = inputs[plan.base] if plan.of_input else results[plan.base]
+        at, n = plan.geometry, plan.ndim
+        shape, strides = results[at : at + n], results[at + n : at + 2 * n]
+        with torch.set_grad_enabled(plan.requires_grad):
+            results[plan.place] = rebuild_alias(
+                base, shape, strides, results[at + 2 * n], plan.dtype
+            )

@@ -1,0 +1,186 @@
+"""Splits a joint graph into a forward and a backward graph.
+
+    joint(x, w, tangent) -> y, grad_x, grad_w
+-->
+    forward(x, w) -> y, saved...        backward(saved..., tangent) -> grad_x, grad_w
+
+What depends on a tangent belongs to backward; the rest may run in forward, or again in backward.
+Which values are saved is a minimum cut by bytes: a value is split into an edge of its size, and
+computing it again is free where that is cheap (pointwise ops, views, constants) and forbidden
+elsewhere.  What eager's autograd would save is one of the cuts, so memory is at most eager's.
+Invariant: both graphs are functional; random ops run in forward only, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Storage, Value, map_leaves
+from jitshape.ir.graph import values_in
+from jitshape.ir.passes.saved import choose_saved
+from jitshape.ir.symint import Atom, IntExpr, Size
+from jitshape.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Split:
+    """`forward.outputs` are the `kept` outputs of the joint graph (None for an alias), `saved`
+    tensors, `sizes` ints, and the geometry of each alias.  `backward` takes the saved tensors,
+    the tangents and (as its `symbols`) the sizes, and returns a gradient for each input."""
+
+    forward: Graph
+    backward: Graph
+    kept: int
+    saved: int
+    sizes: int
+    tangents: tuple[int, ...]  # of each tangent, the place of its output
+    aliases: tuple[tuple[int, Alias | OutputAlias], ...]  # by place in the outputs
+    mutations: tuple[Mutation, ...]
+
+
+def partition(graph: Graph) -> Split:
+    """Split the functional joint graph `graph`."""
+    count = len(graph.inputs) - len(graph.differentiated)
+    primals, tangents = graph.inputs[:count], graph.inputs[count:]
+    returned = graph.returned or 0
+    gradients = graph.outputs[returned : returned + graph.gradients]
+    kept = graph.outputs[:returned] + graph.outputs[returned + graph.gradients :]
+    mutations = tuple(_shifted(m, returned, graph.gradients) for m in graph.mutations)
+
+    late = _dependents(graph.nodes, tangents)
+    early = [node for node in graph.nodes if node not in late]
+    mutated = {graph.inputs[m.input] for m in mutations}
+    saved = choose_saved(primals, early, _needed_late(graph.nodes, late, gradients), mutated)
+
+    backward = _backward_graph(graph, saved, tangents, gradients)
+    aliases = tuple(
+        (place, _moved(output, returned, graph.gradients))
+        for place, output in enumerate(kept)
+        if isinstance(output, (Alias, OutputAlias))
+    )
+    forward = Graph(graph.env, list(primals), functional=True, returned=len(kept))
+    forward._names, forward._storages = graph._names, graph._storages
+    forward.symbols = list(graph.symbols)
+    geometry = [s for _, a in aliases for s in (*a.type.shape, *a.type.strides, a.type.offset)]
+    plain = [None if isinstance(o, (Alias, OutputAlias)) else o for o in kept]
+    forward.outputs = plain + saved + list(backward.symbols) + geometry
+    forward.nodes = _live(early, values_in(forward.outputs))
+    places = tuple(_place(kept, value) for value in graph.differentiated)
+    sizes = len(backward.symbols)
+    return Split(forward, backward, len(kept), len(saved), sizes, places, aliases, mutations)
+
+
+def _shifted(mutation: Mutation, returned: int, gradients: int) -> Mutation:
+    """The mutation, after the gradients left the outputs."""
+    place = mutation.output
+    return Mutation(mutation.input, place - gradients if place >= returned else place)
+
+
+def _moved(alias: Alias | OutputAlias, returned: int, gradients: int) -> Alias | OutputAlias:
+    if isinstance(alias, OutputAlias) and alias.output >= returned:
+        return replace(alias, output=alias.output - gradients)
+    return alias
+
+
+def _place(outputs: list, value: Value) -> int:
+    return next(place for place, output in enumerate(outputs) if output is value)
+
+
+def _dependents(nodes: list[Node], sources: Iterable[Value]) -> set[Node]:
+    reached = set(sources)
+    found: set[Node] = set()
+    for node in nodes:
+        if any(value in reached for value in node.inputs()):
+            found.add(node)
+            reached.update(node.outs)
+    return found
+
+
+def _needed_late(nodes: list[Node], late: set[Node], gradients: list) -> list[Value]:
+    """Values from before that backward uses, in order of use."""
+    produced = {out for node in late for out in node.outs}
+    used = [v for node in nodes if node in late for v in node.inputs()]
+    used += values_in(gradients)
+    return [v for v in dict.fromkeys(used) if v not in produced]
+
+
+def _live(nodes: list[Node], wanted: Iterable[Value]) -> list[Node]:
+    """Of `nodes` those that `wanted` needs, and those that must run anyway."""
+    needed = set(wanted)
+    kept = []
+    for node in reversed(nodes):
+        if node.token is not None or not node.outs or any(out in needed for out in node.outs):
+            needed.update(node.inputs())
+            kept.append(node)
+    return kept[::-1]
+
+
+# ---- the backward graph
+
+
+def _backward_graph(
+    graph: Graph, saved: list[Value], tangents: list[Value], gradients: list
+) -> Graph:
+    backward = Graph(graph.env, functional=True)
+    backward._names, backward._storages = graph._names, graph._storages
+    copies: dict[Value, Value] = {}
+    storages: dict[Storage, Storage] = {}
+
+    def copy(value: Value) -> Value:
+        storage = value.storage
+        if storage is not None:
+            storage = storages.setdefault(storage, backward.new_storage())
+        copied = copies[value] = Value(value.name, value.type, storage)
+        copied.requires_grad = value.requires_grad
+        return copied
+
+    for index, value in enumerate([*saved, *tangents]):
+        if value in copies:
+            continue
+        copy(value).index = index
+        backward.inputs.append(copies[value])
+
+    def copied_leaf(leaf: object) -> object:
+        return copies[leaf] if isinstance(leaf, Value) else leaf
+
+    known = set(saved) | set(tangents)
+    for node in _until(graph.nodes, known, values_in(gradients)):
+        args, kwargs = map_leaves(copied_leaf, (node.args, node.kwargs))
+        clone = Node(node.op, args, kwargs, node.location)
+        clone.backward, clone.token = True, node.token
+        backward.add_node(clone, tuple(copy(out) for out in node.outs))
+    backward.outputs = map_leaves(copied_leaf, gradients)
+    backward.returned = len(gradients)
+    backward.symbols = unbound_symbols(backward)
+    return backward
+
+
+def _until(nodes: list[Node], known: set[Value], wanted: Iterable[Value]) -> list[Node]:
+    """The nodes that compute `wanted` from `known`."""
+    needed = {value for value in wanted if value not in known}
+    kept = []
+    for node in reversed(nodes):
+        if any(out in needed for out in node.outs):
+            assert node.token is None or node.backward, f"{node.op} would run twice"
+            needed.update(value for value in node.inputs() if value not in known)
+            kept.append(node)
+    return kept[::-1]
+
+
+def unbound_symbols(graph: Graph) -> list[Size]:
+    """Symbols in `graph` that are no plain size, stride or offset of an input."""
+    bound: set[Atom] = set()
+    for value in graph.inputs:
+        if isinstance(value.type, TensorType):
+            for size in (*value.type.shape, *value.type.strides, value.type.offset):
+                if type(size) is IntExpr and size.symbol is not None:
+                    bound.add(size.symbol)
+    missing: dict[Size, None] = {}
+    for size in graph.sizes_used():
+        assert isinstance(size, IntExpr)
+        for atom in size.algebra.symbols(size):
+            if atom not in bound:
+                missing.setdefault(size.algebra.expr(atom))
+    return list(missing)
+
