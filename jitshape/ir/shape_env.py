@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
+from jitshape.ir import symfloat
+from jitshape.ir.symfloat import FloatExpr, Real
 from jitshape.ir.symint import (
     INF,
     Algebra,
@@ -84,6 +86,9 @@ class ShapeEnv:
         self._known: set[Bool] = set()  # conditions that no interval can express
         self._actual: dict[str, int] = {}
         self._simplified: dict[IntExpr, tuple[int, Size]] = {}
+        self._floats: dict[int, float] = {}  # float symbol's atom id -> actual value
+        self._fixed: set[int] = set()  # those of them that were specialised
+        self.wrapped: dict = {}  # ir/symnode's objects, so that they die with the trace
 
     # ---- symbols
 
@@ -117,6 +122,13 @@ class ShapeEnv:
         expr = self.algebra.symbol(name, lo, hi)
         self.symbols[name] = Symbol(expr, name, ())
         return expr
+
+    def float_symbol(self, actual: float, name: str | None = None) -> FloatExpr:
+        """A float argument.  A decision on it specialises it: the fact `symbol == value` (of
+        floats, so to be checked bit by bit)."""
+        atom = self.algebra.float_atom(name or f"f{len(self._floats)}", actual)
+        self._floats[atom.id] = actual
+        return FloatExpr("symbol", (atom,))
 
     def _backed(
         self,
@@ -158,8 +170,10 @@ class ShapeEnv:
             raise self._data_dependent(a)
         return value
 
-    def actual(self, a: Size) -> int | None:
+    def actual(self, a: Size | Real) -> Any:
         """The value at this call; None if it exists only when the graph runs."""
+        if isinstance(a, (float, FloatExpr)):
+            return self._float_value(a, self.actual)
         return self._value(self.simplify(a), self._actual)
 
     def _value(self, a: Size, values: dict[str, int]) -> int | None:
@@ -167,6 +181,48 @@ class ShapeEnv:
             return self.algebra.evaluate(a, values)
         except (KeyError, ZeroDivisionError):
             return None
+
+    def _float_value(self, a: Real, size: Callable[[Size], int | None]) -> float | None:
+        def leaf(x: Size | FloatExpr) -> float | None:
+            return self._floats[x.args[0].id] if isinstance(x, FloatExpr) else size(x)
+
+        return a.evaluate(leaf) if isinstance(a, FloatExpr) else a
+
+    def simplify_float(self, a: Real) -> Real:
+        """As `simplify`; a float where all symbols in `a` are specialised."""
+
+        def leaf(x: Size | FloatExpr) -> Size | Real:
+            if not isinstance(x, FloatExpr):
+                return self.simplify(x)
+            id = x.args[0].id
+            return self._floats[id] if id in self._fixed else x
+
+        return a.map(leaf) if isinstance(a, FloatExpr) else a
+
+    def specialize_float(self, a: Real, why: str = "") -> float:
+        """The value at this call; every symbol in it is specialised."""
+        if not isinstance(a, FloatExpr):
+            return a
+        value = self.actual(a)
+        if value is None:
+            raise self._data_dependent(a)
+        for atom in a.symbols():
+            self._fix(atom, why)
+        return value
+
+    def _fix(self, atom: Atom, why: str) -> None:
+        """Specialise one symbol."""
+        if atom.kind == "sym":
+            self.specialize(self.symbols[atom.name].expr, why)
+        elif atom.id not in self._fixed:
+            self._fixed.add(atom.id)
+            equal = BoolExpr("eq", (FloatExpr("symbol", (atom,)), self._floats[atom.id]))
+            self.facts.append(self._fact(equal, why))
+
+    def round_float(self, op: str, a: Real, why: str = "") -> Size:
+        """floor, ceil, trunc or round of a real.  Specialises where no size expresses it."""
+        exact = symfloat.exact_rounding(op, a)
+        return symfloat.ROUNDINGS[op](self.specialize_float(a, why)) if exact is None else exact
 
     def simplify(self, a: Size) -> Size:
         """`a` with every symbol replaced that is known to equal something simpler."""
@@ -195,6 +251,10 @@ class ShapeEnv:
             if decisive in parts:
                 return decisive
             return None if None in parts else not decisive
+        if compares_floats(cond):
+            a, b = (self.simplify_float(side) for side in cond.args)
+            number = isinstance(a, float) and isinstance(b, float)
+            return cond.evaluate(self.actual) if number else None
         a, b = (self.simplify(side) for side in cond.args)
         if type(a) is int and type(b) is int:
             return compare(cond.op, a, b) is True
@@ -209,6 +269,10 @@ class ShapeEnv:
         value = cond.evaluate(self.actual)
         if value is None:
             raise self._data_dependent(cond)
+        if any(atom.kind == "float" for atom in cond.symbols()) or compares_floats(cond):
+            for atom in cond.symbols():
+                self._fix(atom, why)
+            return value
         self._record(cond if value else ~cond, why)
         return value
 
@@ -219,6 +283,8 @@ class ShapeEnv:
         if known is not None:
             return known
         assert isinstance(cond, BoolExpr)
+        if any(atom.kind == "float" for atom in cond.symbols()):
+            return default
         if any(truth is not (not default) for truth in self._truths(cond)):
             return default
         self._record(~cond if default else cond, "")
@@ -296,7 +362,12 @@ class ShapeEnv:
         self.algebra.narrow(symbol, lo, hi)
 
     def _fact(self, cond: Bool, why: str) -> Fact:
-        specialised = type(cond) is BoolExpr and cond.op == "eq" and len(cond.symbols()) == 1
+        specialised = (
+            isinstance(cond, BoolExpr)
+            and cond.op == "eq"
+            and any(isinstance(side, (int, float)) for side in cond.args)
+            and any(getattr(side, "symbol", None) for side in cond.args)
+        )
         return Fact(cond, self.location(), why or self.current_op, specialised)
 
     def _record(self, cond: Bool, why: str) -> None:
@@ -324,7 +395,7 @@ class ShapeEnv:
                 parts.append(self._simplified_condition(part) if known is None else known)
             return all_of(parts) if cond.op == "and" else any_of(parts)
         a, b = (self.simplify(side) for side in cond.args)
-        return BoolExpr(cond.op, (a, b))
+        return self.algebra.reduced(cond.op, a, b)
 
     def _learn(self, cond: Bool) -> None:
         if type(cond) is not BoolExpr:
@@ -369,7 +440,7 @@ class ShapeEnv:
         self._replaced[id] = value
         algebra.version += 1
 
-    def _data_dependent(self, what: Size | Bool) -> DataDependent:
+    def _data_dependent(self, what: Size | Bool | Real) -> DataDependent:
         place = self.location()
         error = DataDependent(
             f"a decision needs the value of {what}",
@@ -379,3 +450,7 @@ class ShapeEnv:
         )
         error.condition = what
         return error
+
+
+def compares_floats(cond: BoolExpr) -> bool:
+    return any(isinstance(side, (float, FloatExpr)) for side in cond.args)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import final
+from typing import Any, final
 
 INF = float("inf")
 Monomial = tuple[int, ...]  # sorted atom ids, with repetition: x*x*y == (x, x, y)
@@ -46,7 +46,7 @@ class Atom:
         self.id, self.kind, self.args, self.name = id, kind, args, name
         self.lo: float = -INF
         self.hi: float = INF
-        self.hint: int | None = None
+        self.hint: Any = None  # an int; of a float symbol a float
         self.version = 0  # of the algebra's knowledge, when lo and hi were last derived
 
     def __repr__(self) -> str:
@@ -111,6 +111,14 @@ class IntExpr:
         """The value at the symbols' hints; None where a symbol is unbacked."""
         return self.algebra.evaluate(self, None)
 
+    def symbols(self) -> tuple[Atom, ...]:
+        """The symbols in it, in creation order."""
+        return self.algebra.symbols(self)
+
+    def print(self, name: Callable[[Atom], str]) -> str:
+        """Legal Python; `name` renames symbols."""
+        return self.algebra.print(self, name)
+
     def __str__(self) -> str:
         return self.algebra.print(self)
 
@@ -141,6 +149,17 @@ class Algebra:
         expr = self._make((((atom.id,), 1),))
         assert isinstance(expr, IntExpr)
         return expr
+
+    def float_atom(self, name: str, hint: float) -> Atom:
+        """The atom of a float symbol; it stands in ir/symfloat's expressions, never in these."""
+        atom = Atom(len(self.atoms), "float", None, name)
+        atom.hint = hint
+        self.atoms.append(atom)
+        return atom
+
+    def atom_expr(self, id: int) -> IntExpr:
+        """The atom alone as an expression."""
+        return self._make((((id,), 1),))  # type: ignore[return-value]
 
     def _make(self, terms: Terms) -> Size:
         if not terms:
@@ -471,6 +490,18 @@ class Algebra:
         known = True if lo >= 0 else (False if hi < 0 else None)
         return known if op == "ge" or known is None else not known
 
+    def reduced(self, op: str, a: Size, b: Size) -> BoolExpr:
+        """`a op b` without a common factor: 2*s0 <= 6 is s0 <= 3."""
+        difference = self.add(a, self.mul(b, -1))
+        assert isinstance(difference, IntExpr)
+        p, scale, offset = self.primitive(difference)
+        if abs(scale) == 1:
+            return BoolExpr(op, (a, b))
+        if op in ("eq", "ne"):
+            return BoolExpr(op, (p, -offset // scale))
+        lo, hi = _solution(op, scale, offset)
+        return BoolExpr("ge", (p, int(lo))) if hi == INF else BoolExpr("le", (p, int(hi)))
+
     def _never_zero(self, a: IntExpr) -> bool:
         p, scale, offset = self.primitive(a)
         return offset % scale != 0 or -offset // scale in self._holes.get(p, ())
@@ -553,7 +584,7 @@ class Algebra:
         terms.insert(0, terms.pop(first) if terms else ((), 0))
         parts: list[str] = []
         for monomial, coefficient in terms:
-            factors = [_operand(self._print_atom(self.atoms[id], name)) for id in monomial]
+            factors = [operand(self._print_atom(self.atoms[id], name)) for id in monomial]
             if abs(coefficient) != 1 or not factors:
                 factors.insert(0, str(abs(coefficient)))
             text = "*".join(factors)
@@ -567,10 +598,10 @@ class Algebra:
         a, b = (self.print(x, name) for x in atom.args)
         if atom.kind in ("max", "min"):
             return f"{atom.kind}({a}, {b})"
-        return f"{_operand(a)} {'//' if atom.kind == 'floordiv' else '%'} {_operand(b)}"
+        return f"{operand(a)} {'//' if atom.kind == 'floordiv' else '%'} {operand(b)}"
 
 
-def _operand(text: str) -> str:
+def operand(text: str) -> str:
     """`text` where it can stand beside any operator."""
     depth = 0
     for char in text:
@@ -603,7 +634,8 @@ def _floor(a: float, b: float) -> float:
 
 
 class BoolExpr:
-    """A comparison of sizes, or and/or of such.  Build with `compare`, `all_of`, `any_of`, `~`."""
+    """A comparison of sizes (or of ir/symfloat's expressions), or and/or of such.  Build with
+    `compare`, `all_of`, `any_of`, `~`."""
 
     __slots__ = ("args", "op")
 
@@ -628,14 +660,14 @@ class BoolExpr:
         """The symbols in it, in creation order."""
         found: dict[int, Atom] = {}
         for arg in self.args:
-            of = arg.symbols() if isinstance(arg, BoolExpr) else _symbols(arg)
-            found.update((atom.id, atom) for atom in of)
+            if not isinstance(arg, (bool, int, float)):
+                found.update((atom.id, atom) for atom in arg.symbols())
         return tuple(found[id] for id in sorted(found))
 
     def print(self, name: Callable[[Atom], str]) -> str:
         """Legal Python; `name` renames symbols."""
         if self.op in _SIGN:
-            a, b = (str(x) if type(x) is int else x.algebra.print(x, name) for x in self.args)
+            a, b = (str(x) if isinstance(x, (int, float)) else x.print(name) for x in self.args)
             return f"{a} {_SIGN[self.op]} {b}"
         return f" {self.op} ".join(f"({part.print(name)})" for part in self.args)
 
@@ -661,10 +693,6 @@ Bool = bool | BoolExpr
 
 def negate(cond: Bool) -> Bool:
     return ~cond if isinstance(cond, BoolExpr) else not cond
-
-
-def _symbols(a: Size) -> tuple[Atom, ...]:
-    return a.algebra.symbols(a) if type(a) is IntExpr else ()
 
 
 def compare(op: str, a: Size, b: Size) -> Bool:

@@ -1,0 +1,561 @@
+"""Sizes as torch sees them: the nodes behind torch.SymInt, SymFloat and SymBool.
+
+In: `Size`, `Bool`, `Real` and the ShapeEnv they belong to.  Out: an int, bool or float where the
+value is constant, else a torch.SymInt, SymBool or SymFloat; `from_torch` goes back.
+C++ calls the nodes' methods by name, Python's operators on SymInt call them too.  A method named
+guard_* or int_ or bool_ must answer: it asks the env, which records a fact.
+Invariant: one expression has one SymInt while the trace lasts, kept in `env.wrapped`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from jitshape.ir import symfloat
+from jitshape.ir.shape_env import ShapeEnv
+from jitshape.ir.symfloat import FloatExpr, Real
+from jitshape.ir.symint import (
+    Bool,
+    BoolExpr,
+    IntExpr,
+    Size,
+    all_of,
+    any_of,
+    compare,
+    negate,
+    sym_max,
+    sym_min,
+)
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_PYTHON_COMPARE = {name: getattr(operator, name) for name in _COMPARISONS}
+
+
+class SymNode:
+    """What every node answers.  `expr` is the Size, Bool or Real; subclasses have one kind."""
+
+    __slots__ = ("env", "expr")
+    fx_node = None
+
+    def __init__(self, env: ShapeEnv, expr: Any) -> None:
+        self.env, self.expr = env, expr
+
+    @property
+    def shape_env(self) -> ShapeEnv:
+        return self.env
+
+    @property
+    def constant(self) -> Any:
+        return self.expr if self.is_constant() else None
+
+    @property
+    def hint(self) -> Any:
+        return self.env.actual(self.expr)
+
+    _hint = hint
+
+    def is_constant(self) -> bool:
+        return isinstance(self.expr, (bool, int, float))
+
+    def is_symbolic(self) -> bool:
+        return not self.is_constant()
+
+    def has_hint(self) -> bool:
+        return self.hint is not None
+
+    def is_int(self) -> bool:
+        return False
+
+    is_float = is_bool = is_nested_int = is_int
+
+    def nested_int(self) -> None:
+        return None
+
+    nested_int_coeff = maybe_as_int = constant_int = constant_bool = nested_int
+
+    def clone(self) -> SymNode:
+        return self
+
+    def str(self) -> str:
+        return str(self.expr)
+
+    _graph_repr = __repr__ = __str__ = str
+
+    def wrap_int(self, value: int) -> SymNode:
+        return SizeNode(self.env, value)
+
+    def wrap_float(self, value: float) -> SymNode:
+        return FloatNode(self.env, value)
+
+    def wrap_bool(self, value: bool) -> SymNode:
+        return BoolNode(self.env, value)
+
+
+def _arithmetic(op: str, combine: Callable[[Any, Any], Any]) -> Callable:
+    def method(self: SizeNode, other: SymNode) -> SymNode:
+        if type(other) is SizeNode:
+            return SizeNode(self.env, combine(self.expr, other.expr))
+        return FloatNode(self.env, symfloat.apply(op, self.expr, other.expr))
+
+    return method
+
+
+def _size_comparison(op: str) -> Callable:
+    def method(self: SizeNode, other: SymNode) -> SymNode:
+        if type(other) is SizeNode:
+            return BoolNode(self.env, compare(op, self.expr, other.expr))
+        return BoolNode(self.env, _compare_reals(op, self.expr, other.expr))
+
+    return method
+
+
+def _specialising(fn: Callable[..., int]) -> Callable:
+    """An operation that sizes have no expression for: done on the values, which become facts."""
+
+    def method(self: SizeNode, *others: SymNode) -> SymNode:
+        values = [self.env.specialize(node.expr) for node in (self, *others)]
+        return SizeNode(self.env, fn(*values))
+
+    return method
+
+
+class SizeNode(SymNode):
+    """Behind a SymInt."""
+
+    __slots__ = ()
+
+    def is_int(self) -> bool:
+        return True
+
+    def maybe_as_int(self) -> int | None:
+        return self.expr if type(self.expr) is int else None
+
+    add = _arithmetic("add", operator.add)
+    sub = _arithmetic("sub", operator.sub)
+    mul = _arithmetic("mul", operator.mul)
+    floordiv = int_floordiv = _arithmetic("floordiv", operator.floordiv)
+    mod = _arithmetic("mod", operator.mod)
+    sym_max = _arithmetic("max", sym_max)
+    sym_min = _arithmetic("min", sym_min)
+    eq, ne, lt, le, gt, ge = (_size_comparison(op) for op in _COMPARISONS)
+    bitwise_and = and_ = _specialising(operator.and_)
+    bitwise_or = or_ = _specialising(operator.or_)
+    bitwise_xor = _specialising(operator.xor)
+
+    def neg(self) -> SymNode:
+        return SizeNode(self.env, -self.expr)
+
+    def pos(self) -> SymNode:
+        return self
+
+    floor = ceil = trunc = pos
+
+    def abs(self) -> SymNode:
+        return SizeNode(self.env, sym_max(self.expr, -self.expr))
+
+    def round(self, ndigits: int | None = None) -> SymNode:
+        return SizeNode(self.env, self.env.algebra.round(self.expr, ndigits or 0))
+
+    def pow_by_natural(self, other: SymNode) -> SymNode:
+        result: Size = 1
+        for _ in range(self.env.specialize(other.expr)):
+            result = result * self.expr
+        return SizeNode(self.env, result)
+
+    def pow(self, other: SymNode) -> SymNode:
+        if type(other) is SizeNode and self.env.evaluate(compare("ge", other.expr, 0)):
+            return self.pow_by_natural(other)
+        return self.float_pow(other)
+
+    def float_pow(self, other: SymNode) -> SymNode:
+        return FloatNode(self.env, symfloat.apply("pow", self.expr, other.expr))
+
+    def lshift(self, other: SymNode) -> SymNode:
+        return SizeNode(self.env, self.expr * (1 << self.env.specialize(other.expr)))
+
+    def rshift(self, other: SymNode) -> SymNode:
+        return SizeNode(self.env, self.expr // (1 << self.env.specialize(other.expr)))
+
+    def truediv(self, other: SymNode) -> SymNode:
+        return FloatNode(self.env, symfloat.apply("div", self.expr, other.expr))
+
+    int_truediv = float_truediv = truediv
+
+    def sym_float(self) -> SymNode:
+        return FloatNode(self.env, symfloat.apply("float", self.expr))
+
+    def sym_sqrt(self) -> SymNode:
+        return FloatNode(self.env, symfloat.apply("sqrt", self.expr))
+
+    def sym_sum(self, nodes: Sequence[SymNode]) -> SymNode:
+        total: Size = 0
+        for node in nodes:
+            total = total + node.expr
+        return SizeNode(self.env, total)
+
+    def guard_int(self, file: str, line: int) -> int:
+        return self.env.specialize(self.expr)
+
+    def int_(self) -> int:
+        return self.env.specialize(self.expr)
+
+    def bool_(self) -> bool:
+        return self.env.evaluate(compare("ne", self.expr, 0))
+
+    # ---- questions about whole shapes; optional answers, so that they never specialise
+
+    def is_contiguous(self, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
+        return _dense(self.env, sizes, strides, range(len(sizes) - 1, -1, -1))
+
+    def is_channels_last_contiguous_2d(self, sizes: Sequence, strides: Sequence) -> SymNode:
+        return _dense(self.env, sizes, strides, (1, 3, 2, 0))
+
+    def is_channels_last_contiguous_3d(self, sizes: Sequence, strides: Sequence) -> SymNode:
+        return _dense(self.env, sizes, strides, (1, 4, 3, 2, 0))
+
+    def is_channels_last_strides_2d(self, sizes: Sequence, strides: Sequence) -> SymNode:
+        return _ordered(self.env, sizes, strides, (1, 3, 2, 0))
+
+    def is_channels_last_strides_3d(self, sizes: Sequence, strides: Sequence) -> SymNode:
+        return _ordered(self.env, sizes, strides, (1, 4, 3, 2, 0))
+
+    def is_non_overlapping_and_dense(self, sizes: Sequence, strides: Sequence) -> SymNode:
+        hint = [self.env.hint(node.expr, 0) for node in strides]
+        order = sorted(range(len(sizes)), key=lambda d: (hint[d], -d))
+        return _dense(self.env, sizes, strides, order)
+
+
+class BoolNode(SymNode):
+    """Behind a SymBool."""
+
+    __slots__ = ()
+
+    def is_bool(self) -> bool:
+        return True
+
+    def bool_(self) -> bool:
+        return self.env.evaluate(self.expr)
+
+    def int_(self) -> int:
+        return int(self.env.evaluate(self.expr))
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return self.env.evaluate(self.expr)
+
+    def guard_or_false(self, file: str, line: int) -> bool:
+        return self._layout(False)
+
+    guard_size_oblivious = guard_or_false
+
+    def guard_or_true(self, file: str, line: int) -> bool:
+        return self._layout(True)
+
+    def _layout(self, default: bool) -> bool:
+        """C++ asks this of sizes and strides.  Strides that differ only where a size is 0 are the
+        same: the layout of an empty tensor cannot be observed."""
+        cond = self.expr
+        if isinstance(cond, BoolExpr) and cond.op in ("eq", "ne"):
+            a, b = (_without_max(side) for side in cond.args)
+            if a is b:
+                return cond.op == "eq"
+        return self.env.guard_or(cond, default)
+
+    def statically_known_true(self, file: str, line: int) -> bool:
+        return self.env.static(self.expr) is True
+
+    def expect_true(self, file: str, line: int) -> bool:
+        return self.env.assume(self.expr)
+
+    def sym_and(self, other: SymNode) -> SymNode:
+        return BoolNode(self.env, all_of((self.expr, other.expr)))
+
+    def sym_or(self, other: SymNode) -> SymNode:
+        return BoolNode(self.env, any_of((self.expr, other.expr)))
+
+    def sym_not(self) -> SymNode:
+        return BoolNode(self.env, negate(self.expr))
+
+    def eq(self, other: SymNode) -> SymNode:
+        return self if self.env.evaluate(other.expr) else self.sym_not()
+
+    def ne(self, other: SymNode) -> SymNode:
+        return self.sym_not() if self.env.evaluate(other.expr) else self
+
+    def sym_ite(self, then: SymNode, otherwise: SymNode) -> SymNode:
+        return then if self.bool_() else otherwise
+
+    def sym_int(self) -> SymNode:
+        return SizeNode(self.env, self.int_())
+
+    def sym_float(self) -> SymNode:
+        return FloatNode(self.env, float(self.bool_()))
+
+    and_ = bitwise_and = sym_and
+    or_ = bitwise_or = sym_or
+
+
+def _real(op: str) -> Callable:
+    def method(self: FloatNode, *others: SymNode) -> SymNode:
+        operands = (self.expr, *(node.expr for node in others))
+        return FloatNode(self.env, symfloat.apply(op, *operands))
+
+    return method
+
+
+def _real_comparison(op: str) -> Callable:
+    def method(self: FloatNode, other: SymNode) -> SymNode:
+        return BoolNode(self.env, _compare_reals(op, self.expr, other.expr))
+
+    return method
+
+
+def _rounding(op: str) -> Callable:
+    def method(self: FloatNode) -> SymNode:
+        return SizeNode(self.env, self.env.round_float(op, self.expr))
+
+    return method
+
+
+class FloatNode(SymNode):
+    """Behind a SymFloat."""
+
+    __slots__ = ()
+
+    def is_float(self) -> bool:
+        return True
+
+    add, sub, mul, mod, floordiv = (_real(op) for op in ("add", "sub", "mul", "mod", "floordiv"))
+    truediv = float_truediv = _real("div")
+    pow = float_pow = _real("pow")
+    sym_max, sym_min, neg, abs = (_real(op) for op in ("max", "min", "neg", "abs"))
+    sym_sqrt, sym_sin, sym_cos, sym_tanh = (_real(op) for op in ("sqrt", "sin", "cos", "tanh"))
+    eq, ne, lt, le, gt, ge = (_real_comparison(op) for op in _COMPARISONS)
+    floor, ceil, trunc = (_rounding(op) for op in ("floor", "ceil", "trunc"))
+
+    def round(self, ndigits: int | None = None) -> SymNode:
+        if ndigits is None:
+            return SizeNode(self.env, self.env.round_float("round", self.expr))
+        return FloatNode(self.env, round(self.env.specialize_float(self.expr), ndigits))
+
+    def pos(self) -> SymNode:
+        return self
+
+    sym_float = pos
+
+    def is_integer(self) -> SymNode:
+        return BoolNode(self.env, self.guard_float("", 0).is_integer())
+
+    def guard_float(self, file: str, line: int) -> float:
+        return self.env.specialize_float(self.expr)
+
+    def int_(self) -> int:
+        return int(self.guard_float("", 0))
+
+    def bool_(self) -> bool:
+        return self.env.evaluate(_compare_reals("ne", self.expr, 0.0))
+
+
+def _compare_reals(op: str, a: Size | Real, b: Size | Real) -> Bool:
+    a, b = _as_size(a), _as_size(b)
+    if type(a) in (int, IntExpr) and type(b) in (int, IntExpr):
+        return compare(op, a, b)  # type: ignore[arg-type]
+    symbolic = type(a) in (IntExpr, FloatExpr) or type(b) in (IntExpr, FloatExpr)
+    return BoolExpr(op, (a, b)) if symbolic else _PYTHON_COMPARE[op](a, b)
+
+
+def _as_size(a: Size | Real) -> Size | Real:
+    """The size that a real is equal to, if it is plainly one."""
+    if isinstance(a, FloatExpr):
+        return a.args[0] if a.op == "float" else a
+    return int(a) if isinstance(a, float) and a.is_integer() else a
+
+
+def _dense(env: ShapeEnv, sizes: Sequence, strides: Sequence, order: Sequence[int]) -> SymNode:
+    """Whether dimensions in `order`, innermost first, follow each other without gaps.  Strides
+    of size-1 dimensions do not matter, nor any if the tensor is empty."""
+    steps: list[Bool] = []
+    step: Size = 1
+    for d in order:
+        size, stride = sizes[d].expr, strides[d].expr
+        fits = _fits(env, stride, step, size)
+        steps.append(fits if fits is True else any_of((fits, compare("eq", size, 1))))
+        step = step * size
+    empty = [compare("eq", node.expr, 0) for node in sizes]
+    dense = all_of(steps)
+    return BoolNode(env, dense if dense is True else any_of((dense, *empty)))
+
+
+def _fits(env: ShapeEnv, stride: Size, step: Size, size: Size) -> Bool:
+    """stride == step; strides made of Max(size, 1) are those of plain products unless empty."""
+    if stride is step or env.static(compare("eq", stride, step)) is True:
+        return True
+    return True if _without_max(stride) is step else compare("eq", stride, step)
+
+
+def _without_max(a: Size) -> Size:
+    """`a` with every Max(s, 1) written as s: equal to it where no size is 0."""
+    if type(a) is not IntExpr:
+        return a
+    algebra = a.algebra
+    total: Size = 0
+    for monomial, k in a.terms:
+        product: Size = k
+        for id in monomial:
+            atom = algebra.atoms[id]
+            factor: Size = algebra.atom_expr(id)
+            if atom.kind == "max" and atom.args is not None and atom.args[1] == 1:
+                factor = atom.args[0]
+            product = product * factor
+        total = total + product
+    return total
+
+
+def _ordered(env: ShapeEnv, sizes: Sequence, strides: Sequence, order: Sequence[int]) -> SymNode:
+    """Whether strides grow along `order`, as torch asks to suggest a memory format; by hints."""
+    found = [env.hint(strides[d].expr, 0) for d in order]
+    extents = [env.hint(sizes[d].expr, 2) for d in order]
+    least = 0
+    for stride, extent in zip(found, extents):
+        if stride == 0 or stride < least:
+            return BoolNode(env, False)
+        least = stride * max(extent, 1)
+    return BoolNode(env, found[0] != found[-1])
+
+
+# ---- torch's wrappers
+
+
+class TracedInt(torch.SymInt):
+    """A SymInt whose operators go to the algebra without torch's detours, which cost time and
+    import modules that a trace must not."""
+
+    def __hash__(self) -> int:
+        return hash(self.node.int_())
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return _wrap(self.node.round(ndigits))
+
+    def __divmod__(self, other: Any) -> tuple:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple:
+        return other // self, other % self
+
+
+class TracedFloat(torch.SymFloat):
+    """A SymFloat with direct operators."""
+
+    def __hash__(self) -> int:
+        return hash(self.node.guard_float("", 0))
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return _wrap(self.node.round(ndigits))
+
+
+def _cached(name: str, combine: Callable, reflected: bool) -> None:
+    """An operator of TracedInt that is asked often: on sizes its results are kept."""
+    attribute = f"__{'r' if reflected else ''}{name}__"
+    general = getattr(TracedInt, attribute)
+
+    def method(self: TracedInt, other: Any) -> Any:
+        mine = self.node.expr
+        if type(other) is int:
+            theirs = other
+        elif isinstance(other, torch.SymInt):
+            theirs = other.node.expr
+        else:
+            return general(self, other)
+        env = self.node.env
+        key = (attribute, mine, theirs)
+        result = env.wrapped.get(key)
+        if result is None:
+            operands = (theirs, mine) if reflected else (mine, theirs)
+            value = combine(env, *operands)
+            result = env.wrapped[key] = to_torch(value, env)
+        return result
+
+    setattr(TracedInt, attribute, method)
+
+
+def _binary(cls: type, attribute: str, node_method: str, reflected: bool = False) -> None:
+    def method(self: Any, other: Any) -> Any:
+        node, theirs = self.node, _node_of(other, self.node.env)
+        if theirs is None:
+            return NotImplemented
+        pair = (theirs, node) if reflected else (node, theirs)
+        return _wrap(getattr(pair[0], node_method)(pair[1]))
+
+    setattr(cls, attribute, method)
+
+
+def _node_of(x: Any, env: ShapeEnv) -> SymNode | None:
+    if isinstance(x, (torch.SymInt, torch.SymFloat)):
+        return x.node
+    if isinstance(x, int):  # a bool computes as an int
+        return SizeNode(env, int(x))
+    return FloatNode(env, x) if isinstance(x, float) else None
+
+
+def _wrap(node: SymNode) -> Any:
+    return _WRAPPERS[type(node)](node.expr, node.env)
+
+
+_OPERATORS = ("add", "sub", "mul", "floordiv", "mod", "truediv", "pow")
+for _cls, _names in (
+    (TracedInt, (*_OPERATORS, "lshift", "rshift", "and", "or", "xor")),
+    (TracedFloat, _OPERATORS),
+):
+    for _name in _names:
+        _method = f"bitwise_{_name}" if _name in ("and", "or", "xor") else _name
+        _binary(_cls, f"__{_name}__", _method)
+        _binary(_cls, f"__r{_name}__", _method, reflected=True)
+    for _name in _COMPARISONS:
+        _binary(_cls, f"__{_name}__", _name)
+for _name, _combine in (
+    ("add", lambda env, a, b: a + b),
+    ("sub", lambda env, a, b: a - b),
+    ("mul", lambda env, a, b: a * b),
+    ("floordiv", ShapeEnv.floordiv),  # Python's operator: the program divides
+    ("mod", ShapeEnv.mod),
+):
+    _cached(_name, _combine, reflected=False)
+    _cached(_name, _combine, reflected=True)
+
+
+def to_torch(size: Size, env: ShapeEnv) -> int | torch.SymInt:
+    """The int or SymInt of a size."""
+    if type(size) is not IntExpr:
+        return size  # type: ignore[return-value]
+    wrapped = env.wrapped.get(size)
+    if wrapped is None:
+        wrapped = env.wrapped[size] = TracedInt(SizeNode(env, size))
+    return wrapped
+
+
+def to_torch_bool(cond: Bool, env: ShapeEnv) -> bool | torch.SymBool:
+    """The bool or SymBool of a condition."""
+    return torch.SymBool(BoolNode(env, cond)) if type(cond) is BoolExpr else cond  # type: ignore
+
+
+def to_torch_float(value: Real, env: ShapeEnv) -> float | torch.SymFloat:
+    """The float or SymFloat of a real."""
+    return TracedFloat(FloatNode(env, value)) if isinstance(value, FloatExpr) else value
+
+
+_WRAPPERS: dict[type, Callable] = {
+    SizeNode: to_torch,
+    BoolNode: to_torch_bool,
+    FloatNode: to_torch_float,
+}
+
+
+def from_torch(x: Any) -> Any:
+    """The Size, Bool or Real behind a number that torch handed out, which may be symbolic."""
+    if isinstance(x, (torch.SymInt, torch.SymBool, torch.SymFloat)):
+        assert isinstance(x.node, SymNode), f"{x} belongs to another tracer"
+        return x.node.expr
+    return x
