@@ -1,0 +1,270 @@
+"""LLVM IR for kernels on CPUs: explicit vectors at the host's width.
+
+In: a `Kernel` and the host's number of lanes.  Out: text of an entry `void @name(ptr buffers,
+ptr sizes, ptr scalars)` and of `@name.body`, which does the part `lo .. hi-1` of the grid and
+which the module's driver calls directly or on several threads.
+Invariant: code only reads memory that the kernel reads at an existing grid point: what is hoisted
+stands behind the tests that the loops round it are not empty, and masked-off lanes touch nothing.
+
+A vector loop becomes a main loop over several vectors at once and a masked tail.  Scopes nest as
+the loops do: of each loop first the preheader, then the body.  A scalar is written in the
+outermost scope where its operands exist (loads at most one loop out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from jitshape.backend import loops
+from jitshape.backend.codegen import cpu_memory
+from jitshape.backend.codegen.cpu_ops import HALF, OPS, cast
+from jitshape.backend.codegen.cpu_plan import Plan, make_plan
+from jitshape.backend.codegen.cpu_reduce import Running
+from jitshape.backend.codegen.cpu_sizes import SizeWriter, atom_id
+from jitshape.backend.codegen.llvm_text import Value, Variable
+from jitshape.backend.loops import Accumulator, Axis, Kernel, Loop, Scalar, Statement, Store
+from jitshape.backend.text import kernel_text
+
+
+class Facts(NamedTuple):
+    """What a scalar depends on: axes and accumulators, memory, memory the kernel stores to."""
+
+    needs: frozenset
+    reads: bool
+    volatile: bool
+
+
+class Generator(SizeWriter):
+    """Writes the body of one kernel."""
+
+    def __init__(self, kernel: Kernel, plan: Plan, declarations: set[str]) -> None:
+        super().__init__(kernel, declarations)
+        self.plan = plan
+        self.axis_ids |= {atom_id(axis) for axis in plan.grid}
+        self.buffers: dict[loops.Buffer, str] = {}
+        self.carries: dict[Accumulator, Value] = {}
+        self._facts: dict[Scalar, Facts] = {}
+        self.stored = {s.buffer for s in kernel.statements() if isinstance(s, Store)}
+
+    # ---- the grid
+
+    def write(self) -> None:
+        self.read_parameters()
+        cpu_memory.bind_buffers(self)
+        if not self.plan.grid:
+            self.block(self.plan.body)
+        else:
+            self.grid_loop(self.plan.grid)
+        cpu_memory.free_scratch(self)
+
+    def grid_loop(self, grid: tuple[Axis, ...]) -> None:
+        low, high = (Value(self, name, "i64", 0) for name in ("%lo", "%hi"))
+        extents = [self.size(axis.extent) for axis in grid]
+        ids = [atom_id(axis) for axis in grid]
+        coordinates = [Variable(self, "i64", 0, str(axis.symbol)) for axis in grid]
+        with self.when(low.compare("slt", high), "work"), self.preheader():
+            rest = low
+            for variable, extent in reversed(list(zip(coordinates, extents))):
+                variable.set(rest.integer("srem", extent))
+                rest = rest.integer("sdiv", extent)
+            with self.loop(low, high, 1, "item"), self.body(*ids):
+                for id, variable in zip(ids, coordinates):
+                    self.symbols[id] = variable.get()
+                self.block(self.plan.body)
+                self._advance(coordinates, extents)
+
+    def _advance(self, coordinates: list[Variable], extents: list[Value]) -> None:
+        """To the next grid point, as an odometer: no division in the loop."""
+        carry = self.constant("i1", True)
+        for variable, extent in reversed(list(zip(coordinates, extents))):
+            moved = carry.select(variable.get() + 1, variable.get())
+            carry = moved.compare("eq", extent)
+            variable.set(carry.select(0, moved))
+
+    # ---- statements
+
+    def block(self, body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            if isinstance(statement, Store):
+                cpu_memory.store(self, statement)
+                self.forget_memory()
+            elif statement.axis.kind == "vector" and not self.scope.lanes:
+                self.vector_loop(statement)
+            else:
+                self.serial_loop(statement)
+
+    def forget_memory(self) -> None:
+        for scope in self.scopes:
+            scope.volatile.clear()
+
+    def serial_loop(self, loop: Loop) -> None:
+        id, lanes = atom_id(loop.axis), self.scope.lanes
+        running = [Running(self, acc, lanes) for acc in loop.accumulators]
+        low, high = self.constant("i64", 0), self.size(loop.axis.extent)
+        with self.when(low.compare("slt", high), "some"), self.preheader():
+            self.forget_memory()
+            with self.loop(low, high, 1, str(loop.axis.symbol)) as i, self.body(id):
+                self.bind(id, i)
+                self.iteration(loop, running)
+        self.finish(running)
+
+    def vector_loop(self, loop: Loop) -> None:
+        """Main loop over `wide` lanes, masked tail over `lanes`, then lanes into one."""
+        lanes = self.plan.lanes
+        wide = lanes * self.plan.unroll(loop)
+        low, high = self.bounds(loop)
+        narrow = [Running(self, acc, lanes) for acc in loop.accumulators]
+        with self.when(low.compare("slt", high), "some"), self.preheader():
+            running = [Running(self, acc, wide) for acc in loop.accumulators]
+            middle = low + (high - low).integer("udiv", wide) * wide
+            self.vector_part(loop, low, middle, wide, running)
+            for acc, total in zip(running, narrow):
+                acc.fold_into(total)
+            self.vector_part(loop, middle, high, lanes, narrow, tail=True)
+        self.finish([acc.folded() for acc in narrow])
+
+    def vector_part(
+        self, loop: Loop, low: Value, high: Value, lanes: int, running: list, tail: bool = False
+    ) -> None:
+        id, name = atom_id(loop.axis), str(loop.axis.symbol)
+        self.forget_memory()
+        with self.loop(low, high, lanes, name) as i, self.body(id) as scope:
+            self.bind(id, i)
+            scope.lanes, scope.vector_axis = lanes, id
+            if tail:
+                left = (high - i).convert("trunc", "i32")
+                scope.mask = self.iota("i32", lanes).compare("slt", left)
+            self.iteration(loop, running)
+
+    def iteration(self, loop: Loop, running: list[Running]) -> None:
+        self.block(loop.body)
+        mask = self.scope.mask if atom_id(loop.axis) == self.scope.vector_axis else None
+        for acc in running:
+            value = self.scalar(acc.accumulator.value)
+            acc.update(value, lambda: self.index_vector(loop.axis.symbol, {}), mask)
+        self.forget_memory()
+
+    def finish(self, running: list[Running]) -> None:
+        for acc in running:
+            self.carries[acc.accumulator] = acc.result()
+            self.level_of[acc.accumulator] = self.level
+
+    def bounds(self, loop: Loop) -> tuple[Value, Value]:
+        extent = self.size(loop.axis.extent)
+        if self.plan.chunk is None:
+            return self.constant("i64", 0), extent
+        low = self.size(self.plan.chunk.symbol) * self.plan.chunk_size
+        high = low + self.plan.chunk_size
+        return low, high.compare("slt", extent).select(high, extent)
+
+    # ---- scalars
+
+    def scalar(self, scalar: Scalar) -> Value:
+        """The value here: found, or written in the outermost scope that can hold it."""
+        for scope in reversed(self.scopes[: self.level + 1]):
+            found = scope.values.get(scalar) or scope.volatile.get(scalar)
+            if found is not None:
+                return found
+        facts = self.facts(scalar)
+        if facts.volatile:
+            value = self.scope.volatile[scalar] = _WRITE[type(scalar)](self, scalar)
+            return value
+        level = self.home(max((self.level_of[n] for n in facts.needs), default=0))
+        if facts.reads:
+            level = max(level, self.level - self.scope.is_body)
+        with self.at(level):
+            value = self.scope.values[scalar] = _WRITE[type(scalar)](self, scalar)
+        return value
+
+    def facts(self, scalar: Scalar) -> Facts:
+        known = self._facts.get(scalar)
+        if known is None:
+            parts = [self.facts(operand) for operand in scalar.operands()]
+            own = _NEEDS[type(scalar)](self, scalar)
+            load = scalar if isinstance(scalar, loops.Load) else None
+            known = self._facts[scalar] = Facts(
+                frozenset().union(own, *(p.needs for p in parts)),
+                load is not None or any(p.reads for p in parts),
+                (load is not None and load.buffer in self.stored) or any(p.volatile for p in parts),
+            )
+        return known
+
+    def literal(self, scalar: loops.Literal) -> Value:
+        return self.typed_constant(scalar.value, scalar.dtype)
+
+    def index_value(self, scalar: loops.IndexValue) -> Value:
+        return self.index_vector(scalar.expr, {})
+
+    def carry(self, scalar: loops.Carry) -> Value:
+        return self.carries[scalar.accumulator]
+
+    def apply(self, apply: loops.Apply) -> Value:
+        args = [self.scalar(a) for a in apply.args]
+        dtypes = [a.dtype for a in apply.args]
+        if apply.op == "cast":
+            return cast(args[0], dtypes[0], apply.dtype)
+        dtype = apply.dtype
+        if apply.op in loops.COMPARISONS:
+            dtype = torch.promote_types(*dtypes)
+        elif apply.op in loops.PREDICATES:
+            dtype = dtypes[0]
+        work = torch.float32 if dtype in HALF else dtype
+        if apply.op == "where":
+            condition = cast(args[0], dtypes[0], torch.bool)
+            yes, no = (cast(a, d, dtype) for a, d in zip(args[1:], dtypes[1:]))
+            return condition.select(yes, no)
+        operands = [cast(a, d, work) for a, d in zip(args, dtypes)]
+        result = OPS[apply.op](work, *operands)
+        return cast(result, work, dtype) if result.kind != "i1" else result
+
+
+_WRITE: dict[type, Callable[..., Value]] = {
+    loops.Literal: Generator.literal,
+    loops.IndexValue: Generator.index_value,
+    loops.SizeArgument: SizeWriter.argument,
+    loops.Carry: Generator.carry,
+    loops.Load: cpu_memory.load,
+    loops.Apply: Generator.apply,
+}
+
+
+def _load_needs(g: Generator, load: loops.Load) -> frozenset:
+    needs = g.axes_in(load.index)
+    return needs | g.grid_ids if load.buffer.role == "scratch" else needs
+
+
+_NEEDS: dict[type, Callable[..., frozenset]] = {
+    loops.Literal: lambda g, s: frozenset(),
+    loops.IndexValue: lambda g, s: g.axes_in(s.expr),
+    loops.SizeArgument: lambda g, s: frozenset(),
+    loops.Carry: lambda g, s: frozenset((s.accumulator,)),
+    loops.Load: _load_needs,
+    loops.Apply: lambda g, s: frozenset(),
+}
+
+
+def write_kernel(kernel: Kernel, lanes: int, declarations: set[str]) -> str:
+    """The text of the body and the entry of `kernel`."""
+    plan = make_plan(kernel, lanes)
+    body = Generator(kernel, plan, declarations)
+    body.write()
+    entry = SizeWriter(kernel, declarations)
+    entry.read_parameters()
+    items = entry.size(plan.items)
+    work = entry.size(plan.work)
+    entry.line(
+        f"call void @jitshape.parallel(ptr @{kernel.name}.body, ptr %buffers, ptr %sizes, "
+        f"ptr %scalars, {items}, {work})"
+    )
+    comment = "".join(f"; {line}\n" for line in kernel_text(kernel).splitlines())
+    parameters = "ptr %buffers, ptr %sizes, ptr %scalars"
+    return (
+        f"{comment}"
+        + body.text(f"internal void @{kernel.name}.body({parameters}, i64 %lo, i64 %hi) #0")
+        + "\n"
+        + entry.text(f"void @{kernel.name}({parameters}) #0")
+        + "\n"
+    )

@@ -1,0 +1,144 @@
+"""How a kernel's axes are mapped to a CPU: what is a thread's part, what is in lanes.
+
+In: a `Kernel`, the host's lanes.  Out: a `Plan`, with the same statements under other loops.
+Invariant: grid points are independent, so any grid axis may become the vector axis, and a vector
+loop without accumulators may be cut into chunks that are grid points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jitshape.backend import loops
+from jitshape.backend.codegen.exprs import access, symbol_ids
+from jitshape.backend.loops import Axis, Kernel, Loop, Scalar, Statement, Store
+from jitshape.ir.symint import IntExpr, Size
+
+CHUNK = 2048  # elements of a vector loop that are one grid point
+CHUNK_OF_COLUMNS = 128  # the same where a serial loop stands inside
+EXPENSIVE = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh sigmoid erf erfc pow atan2 fmod mod floordiv".split()
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`grid` and `body` to generate; `items` and `work` are the number of grid points and of
+    elements; `chunk` is the added axis, `chunk_size` elements each, if there is one."""
+
+    lanes: int
+    grid: tuple[Axis, ...]
+    body: tuple[Statement, ...]
+    items: Size
+    work: Size
+    chunk: Axis | None = None
+    chunk_size: int = 0
+
+    def unroll(self, loop: Loop) -> int:
+        """How many vectors the main loop takes at once."""
+        scalars = list(reachable(all_roots((loop,))))
+        cost = sum(8 if s.op in EXPENSIVE else 1 for s in scalars if isinstance(s, loops.Apply))
+        gathers = any(_gathers(s, loop.axis) for s in scalars if isinstance(s, loops.Load))
+        if gathers:
+            return 1
+        return 4 if cost <= 6 else (2 if cost <= 20 else 1)
+
+
+def make_plan(kernel: Kernel, lanes: int) -> Plan:
+    grid, body = kernel.grid, kernel.body
+    if grid and not any(_has_vector(s) for s in body):
+        grid, body = _vectorised(kernel)
+    items: Size = 1
+    for axis in grid:
+        items = items * axis.extent
+    work = items * _elements(body)
+    chunked = _chunked(kernel, grid, body)
+    if chunked is None:
+        return Plan(lanes, grid, body, items, work)
+    axis, size = chunked
+    return Plan(lanes, (*grid, axis), body, items * axis.extent, work, axis, size)
+
+
+def _vectorised(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Statement, ...]]:
+    """The innermost grid axis as a vector loop, where something moves along it by one."""
+    axis = kernel.grid[-1]
+    atom = axis.symbol.symbol
+    assert atom is not None
+    scalars = list(reachable(all_roots(kernel.body)))
+    indices = [s.index for s in scalars if isinstance(s, loops.Load)]
+    indices += [s.index for s in kernel.statements() if isinstance(s, Store)]
+    kinds = {access(index, atom.id).kind for index in indices}
+    scratch = any(b.role == "scratch" for b in kernel.buffers)
+    if scratch or "unit" not in kinds:
+        return kernel.grid, kernel.body
+    return kernel.grid[:-1], (Loop(Axis(axis.symbol, axis.extent, "vector"), kernel.body),)
+
+
+def _chunked(
+    kernel: Kernel, grid: tuple[Axis, ...], body: tuple[Statement, ...]
+) -> tuple[Axis, int] | None:
+    """An axis over chunks of the only loop, if its iterations are independent."""
+    if len(body) != 1 or not isinstance(body[0], Loop) or body[0].axis.kind != "vector":
+        return None
+    loop = body[0]
+    scratch = any(b.role == "scratch" for b in kernel.buffers)
+    ids = {a.symbol.symbol.id for a in grid if a.symbol.symbol}
+    if loop.accumulators or scratch or symbol_ids(loop.axis.extent) & ids:
+        return None
+    size = CHUNK_OF_COLUMNS if any(isinstance(s, Loop) for s in loop.body) else CHUNK
+    extent = loop.axis.extent
+    if not isinstance(extent, IntExpr) and extent <= size:
+        return None
+    symbol = loop.axis.symbol.algebra.symbol(f"{loop.axis.symbol}_chunk")
+    assert isinstance(symbol, IntExpr)
+    return Axis(symbol, (extent + (size - 1)) // size), size
+
+
+def _has_vector(statement: Statement) -> bool:
+    if isinstance(statement, Store):
+        return False
+    return statement.axis.kind == "vector" or any(_has_vector(s) for s in statement.body)
+
+
+def _elements(body: Iterable[Statement]) -> Size:
+    total: Size = 0
+    for statement in body:
+        if isinstance(statement, Loop):
+            inside = _elements(statement.body)
+            total = total + statement.axis.extent * (inside if inside != 0 else 1)
+    return 1 if total == 0 else total
+
+
+def _gathers(load: loops.Load, axis: Axis) -> bool:
+    atom = axis.symbol.symbol
+    if atom is None:
+        return True
+    if load.indirect:
+        return any(
+            atom.id in symbol_ids(s.index)
+            for _, value in load.indirect
+            for s in reachable([value])
+            if isinstance(s, loops.Load)
+        )
+    return access(load.index, atom.id).kind in ("gather", "strided")
+
+
+def all_roots(body: Iterable[Statement]) -> Iterable[Scalar]:
+    for statement in body:
+        yield from loops.roots(statement)
+        if isinstance(statement, Loop):
+            yield from all_roots(statement.body)
+
+
+def reachable(roots: Iterable[Scalar]) -> Iterable[Scalar]:
+    """Every scalar once."""
+    seen: set[Scalar] = set()
+    todo = list(roots)
+    while todo:
+        scalar = todo.pop()
+        if scalar not in seen:
+            seen.add(scalar)
+            yield scalar
+            todo += scalar.operands()

@@ -1,0 +1,125 @@
+"""Kernels to machine code, in this process, through llvmlite.
+
+In: kernels.  Out: a `Launcher` each; all kernels of one call share a module and an engine.
+Invariant: the engine, and with it the code, lives exactly as long as a launcher does; nothing of
+the process is changed but the table of symbols that LLVM may link to.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+
+from jitshape.backend import runtime
+from jitshape.backend.codegen.cpu import write_kernel
+from jitshape.backend.loops import Kernel
+
+_lock = threading.Lock()  # llvmlite's own calls are serialised anyway
+
+
+@dataclass(frozen=True)
+class Host:
+    """The processor code is made for; `lanes` f32 fit one register."""
+
+    name: str
+    features: str
+    triple: str
+    lanes: int
+
+
+@functools.cache
+def host() -> Host:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features()
+    lanes = 16 if features.get("avx512f") else (8 if features.get("avx2") else 4)
+    return Host(llvm.get_host_cpu_name(), features.flatten(), llvm.get_process_triple(), lanes)
+
+
+class Engine:
+    """Owns the machine code of one module; launchers keep it alive."""
+
+    def __init__(self, text: str, object_code: bytes | None = None) -> None:
+        self.text, self.object_code = text, object_code
+        runtime.bind_symbols(llvm.add_symbol)
+        with _lock:
+            machine = _target_machine()
+            module = llvm.parse_assembly(text if object_code is None else _EMPTY)
+            if object_code is None:
+                _optimise(module, machine)
+            self._engine = llvm.create_mcjit_compiler(module, machine)
+            if object_code is None:
+                self._engine.set_object_cache(notify_func=self._keep)
+            else:
+                self._engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
+            self._engine.finalize_object()
+
+    def _keep(self, module: llvm.ModuleRef, code: bytes) -> None:
+        self.object_code = bytes(code)
+
+    def address(self, name: str) -> int:
+        return self._engine.get_function_address(name)
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.close()
+
+
+_EMPTY = ""
+
+
+def _target_machine() -> llvm.TargetMachine:
+    """A new one for each engine, which takes it over."""
+    h = host()
+    target = llvm.Target.from_triple(h.triple)
+    return target.create_target_machine(cpu=h.name, features=h.features, opt=2, jit=True)
+
+
+def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    """Few passes: the text is already vectorised, unrolled and free of common subexpressions."""
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    builder = llvm.create_pass_builder(machine, options)
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_loop_simplify_pass()
+    passes.add_lcssa_pass()
+    passes.add_loop_rotate_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, builder)
+
+
+def module_text(kernels: Sequence[Kernel]) -> str:
+    """The LLVM IR of the kernels and of the driver they share."""
+    h = host()
+    declarations: set[str] = set()
+    bodies = [write_kernel(kernel, h.lanes, declarations) for kernel in kernels]
+    parts = (
+        f'target triple = "{h.triple}"\n',
+        "\n".join(sorted(declarations)),
+        runtime.driver_text(),
+        *bodies,
+        f'attributes #0 = {{ nounwind "prefer-vector-width"="{32 * h.lanes}" }}\n',
+    )
+    return "\n".join(parts)
+
+
+def compile_kernels(kernels: Sequence[Kernel]) -> list[runtime.Launcher]:
+    """One module and one engine for all; names must differ."""
+    names = [kernel.name for kernel in kernels]
+    assert len(set(names)) == len(names), f"kernels of one module need different names: {names}"
+    if not kernels:
+        return []
+    return link_kernels(kernels, Engine(module_text(kernels)))
+
+
+def link_kernels(kernels: Sequence[Kernel], engine: Engine) -> list[runtime.Launcher]:
+    """Launchers for an engine that holds the code of `kernels`, also one made from a cache."""
+    return [runtime.make_launcher(kernel, engine) for kernel in kernels]
