@@ -11,7 +11,12 @@ SOURCES = {
 
 setup(
     ext_modules=[
-        Extension(name, [source], extra_compile_args=["-O2", "-fno-strict-aliasing"])
+        Extension(
+            name,
+            [source],
+            depends=[str(path) for path in Path(source).parent.glob("_*.h")],
+            extra_compile_args=["-O2", "-fno-strict-aliasing"],
+        )
         for name, source in SOURCES.items()
         if Path(source).exists()
     ]

@@ -1,11 +1,14 @@
 """Checks: what a guard demands of the object at a source.
 
 frontend/guards.py turns (source, check, user line) into the C program; a failed check is what a
-recompile is explained with.  All are frozen; `str(check)` completes the sentence "source ...".
+recompile is explained with.  All are frozen and compare by what they demand; `check.text(source)`
+is the guard as the user reads it.
 """
 
 from __future__ import annotations
 
+import re
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,74 +24,154 @@ class Location:
     function: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        where = f"{self.file}:{self.line}"
+        return f"{where} in {self.function}" if self.function else where
+
+
+class Check:
+    """Base of all checks."""
+
+    __slots__ = ()
+
+    def text(self, source: Source) -> str:
+        raise NotImplementedError(type(self).__name__)
+
+
+def short(value: Any) -> str:
+    """A value as a guard shows it; runs no user code."""
+    if isinstance(value, type):
+        return value.__qualname__
+    if type(value) in (int, float, complex, str, bytes, bool, type(None)):
+        text = repr(value)
+        return text if len(text) <= 60 else text[:57] + "..."
+    name = getattr(value, "__qualname__", None)
+    if type(name) is str and type(value).__module__ == "builtins":
+        return name
+    return f"<{type(value).__qualname__}>"
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`check` must hold of the object at `source`, because of the user's line `location`."""
+    """`check` must hold of the object at `source` (None for ambient state), because of the user's
+    line `location`."""
 
-    source: Source
-    check: Any
-    location: Location | None = None
+    source: Source | None
+    check: Check
+    location: Any = None
+
+    def __str__(self) -> str:
+        text = self.check.text(self.source)  # type: ignore[arg-type]
+        return f"{text}   # {self.location}" if self.location else text
 
 
 @dataclass(frozen=True)
-class TypeIs:
+class Present(Check):
+    """The path to the source can be walked: nothing on it is missing."""
+
+    def text(self, source: Source) -> str:
+        return f"{source} exists"
+
+
+@dataclass(frozen=True)
+class TypeIs(Check):
     """Exact type, by pointer."""
 
     type: type
 
+    def text(self, source: Source) -> str:
+        return f"type({source}) is {short(self.type)}"
+
 
 @dataclass(frozen=True, eq=False)
-class Is:
+class Is(Check):
     """The very object."""
 
     object: Any
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Is) and self.object is other.object
 
-@dataclass(frozen=True)
-class Equals:
+    def __hash__(self) -> int:
+        return id(self.object)
+
+    def text(self, source: Source) -> str:
+        return f"{source} is {short(self.object)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Equals(Check):
     """Exact type and equal value of an int, float (by bits), str, bytes, bool, None, complex."""
 
     value: Any
 
+    def key(self) -> tuple:
+        """What is compared: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+        if type(self.value) is float:
+            return float, struct.pack("<d", self.value)
+        if type(self.value) is complex:
+            return complex, struct.pack("<dd", self.value.real, self.value.imag)
+        return type(self.value), self.value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equals) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def text(self, source: Source) -> str:
+        return f"{source} == {short(self.value)}"
+
 
 @dataclass(frozen=True)
-class Length:
+class Length(Check):
     """Of a tuple, list, dict or set."""
 
     length: int
 
+    def text(self, source: Source) -> str:
+        return f"len({source}) == {self.length}"
+
 
 @dataclass(frozen=True)
-class Keys:
+class Keys(Check):
     """A dict has exactly these keys, in this order."""
 
     keys: tuple
 
+    def text(self, source: Source) -> str:
+        return f"list({source}) == [{', '.join(map(short, self.keys))}]"
+
 
 @dataclass(frozen=True)
-class Missing:
+class Missing(Check):
     """A dict has no such key (a global found in builtins, an attribute found on the class)."""
 
     key: Any
 
+    def text(self, source: Source) -> str:
+        return f"{short(self.key)} not in {source}"
+
 
 @dataclass(frozen=True)
-class NoTypeAttribute:
+class NoTypeAttribute(Check):
     """The class's method resolution order holds no such name."""
 
     name: str
 
+    def text(self, source: Source) -> str:
+        return f"{source} has no attribute {self.name!r}"
+
 
 @dataclass(frozen=True)
-class NullField:
+class NullField(Check):
     """The field is empty (no closure, unset slot or cell)."""
 
+    def text(self, source: Source) -> str:
+        return f"{source} is empty"
+
 
 @dataclass(frozen=True)
-class TensorMatches:
+class TensorMatches(Check):
     """Class, dtype, device, dispatch keys, rank, requires_grad, is_leaf; sizes and strides where
     given (None: dynamic; strides of dimensions of size <= 1 are not compared)."""
 
@@ -101,44 +184,63 @@ class TensorMatches:
     requires_grad: bool
     is_leaf: bool | None = None
 
+    def text(self, source: Source) -> str:
+        sizes = ", ".join("?" if n is None else str(n) for n in self.sizes)
+        dtype = str(self.dtype).removeprefix("torch.")
+        grad = ", requires_grad" if self.requires_grad else ""
+        return f"{source} is {self.type.__qualname__} {dtype}[{sizes}] on {self.device}{grad}"
+
 
 @dataclass(frozen=True)
-class SameObject:
+class SameObject(Check):
     """The object at the guard's source is the object at `other`."""
 
     other: Source
 
+    def text(self, source: Source) -> str:
+        return f"{source} is {self.other}"
+
 
 @dataclass(frozen=True)
-class Distinct:
+class Distinct(Check):
     """The object at the guard's source is not the object at `other`."""
 
     other: Source
 
+    def text(self, source: Source) -> str:
+        return f"{source} is not {self.other}"
+
 
 @dataclass(frozen=True)
-class NoOverlap:
+class NoOverlap(Check):
     """The tensor shares no memory with the tensor at `other`."""
 
     other: Source
 
+    def text(self, source: Source) -> str:
+        return f"{source} shares no memory with {self.other}"
+
 
 @dataclass(frozen=True)
-class Holds:
+class Holds(Check):
     """A relation between sizes: `condition` (ir BoolExpr) with its symbols bound to the Numbers
     in `symbols`: ((name, Number source), ...).  The guard's own source is the first of them."""
 
     condition: Any
     symbols: tuple[tuple[str, Source], ...]
 
-    def __str__(self) -> str:
-        return f"satisfies {self.condition}"
+    def text(self, source: Source) -> str:
+        names = {name: str(number) for name, number in self.symbols}
+        return re.sub(r"[A-Za-z_]\w*", lambda m: names.get(m[0], m[0]), str(self.condition))
 
 
 @dataclass(frozen=True)
-class Ambient:
+class Ambient(Check):
     """Global state read while tracing: "grad_mode", "inference_mode", "default_dtype",
     "autocast", "deterministic", "default_device", "training modes" ... with the value seen."""
 
     name: str
     value: Any
+
+    def text(self, source: Source) -> str:
+        return f"{self.name} is {short(self.value)}"

@@ -1,0 +1,81 @@
+/* The C part of the frontend: dispatchers with their guard programs, and the frame hook. */
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
+#include <Python.h>
+#include <alloca.h>
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+#include "_tensor.h"
+
+#include "_program.h"
+
+#include "_dispatcher.h"
+
+static PyMethodDef methods[] = {
+    {"set_tensor_layout", set_tensor_layout, METH_VARARGS,
+     "set_tensor_layout(tensor_type, fields, direct, offsets)"},
+    {"set_thread_state", set_thread_state, METH_VARARGS,
+     "set_thread_state(library, autograd_symbol, keys_symbol, autograd_byte) -> found"},
+    {"thread_state", thread_state, METH_NOARGS,
+     "(autograd byte, included keys, excluded keys) of this thread, or None"},
+    {"tensor_view", tensor_view, METH_O,
+     "(keys, kind, offset, requires_grad, is_leaf, storage, sizes, strides) as guards see them"},
+    {"push_bypass", push_bypass, METH_NOARGS, "From now on this thread calls originals."},
+    {"pop_bypass", pop_bypass, METH_NOARGS, "Undo one push_bypass."},
+    {NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_evalframe", NULL, -1, methods};
+
+static int
+add_ops(PyObject *module)
+{
+    static const char *const names[] = {
+#define X(name) #name,
+        OPS(X)
+#undef X
+    };
+    PyObject *ops = PyDict_New(), *fields = PyDict_New();
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++) {
+        PyObject *number = PyLong_FromSize_t(i);
+        if (ops == NULL || number == NULL || PyDict_SetItemString(ops, names[i], number) < 0) {
+            return -1;
+        }
+        Py_DECREF(number);
+    }
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(FIELD_NAMES); i++) {
+        PyObject *number = PyLong_FromSize_t(i);
+        if (fields == NULL || PyDict_SetItemString(fields, FIELD_NAMES[i], number) < 0) {
+            return -1;
+        }
+        Py_DECREF(number);
+    }
+    return PyModule_AddObject(module, "OPS", ops) < 0 ||
+                   PyModule_AddObject(module, "FIELDS", fields) < 0
+               ? -1
+               : 0;
+}
+
+PyMODINIT_FUNC
+PyInit__evalframe(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL || add_ops(module) < 0) {
+        return NULL;
+    }
+    trust_versions_of_split_dicts = (Py_Version >> 8) != 0x030D00; /* before 3.13.1 */
+    program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
+    entry_type = (PyTypeObject *)PyType_FromSpec(&entry_spec);
+    PyObject *dispatcher_type = PyType_FromSpec(&dispatcher_spec);
+    if (program_type == NULL || entry_type == NULL || dispatcher_type == NULL ||
+        PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) < 0 ||
+        PyModule_AddObjectRef(module, "Entry", (PyObject *)entry_type) < 0 ||
+        PyModule_AddObjectRef(module, "Dispatcher", dispatcher_type) < 0) {
+        return NULL;
+    }
+    return module;
+}

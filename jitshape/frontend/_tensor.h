@@ -1,0 +1,249 @@
+/* Reading tensor metadata without running torch code.
+
+In: a Python tensor.  Out: a TensorView that borrows from it.
+Two ways: offsets into TensorImpl, found and proven by calibrate.py; or, where the proof failed,
+a Python function `fields(tensor)` that calibrate.py supplies. */
+#ifndef JITSHAPE_TENSOR_H
+#define JITSHAPE_TENSOR_H
+
+#define MAX_RANK 64
+#define KIND_MASK 0xFFFFFFFFFFull /* dtype (16 bits), device type, device index, "has device" */
+
+typedef struct {
+    uint64_t keys, kind;
+    int64_t rank, offset;
+    const int64_t *sizes, *strides;
+    const char *storage; /* first byte of the storage; NULL where unknown */
+    int requires_grad, is_leaf;
+    int64_t buffer[2 * MAX_RANK]; /* used only by the slow way */
+} TensorView;
+
+static struct {
+    int direct;
+    Py_ssize_t impl, keys, autograd, requires_grad, grad_fn, sizes, inline_rank, rank, kind, offset;
+    Py_ssize_t storage, storage_data;
+    PyTypeObject *type;
+    PyObject *fields;
+} layout;
+
+/* Thread-local state of libc10; NULL where calibrate.py did not find it. */
+static void *c10_library;
+static const char *(*autograd_state)(void);
+static Py_ssize_t autograd_byte; /* where the mode bits lie in the autograd state */
+static const char *local_keys_symbol;
+static __thread const uint64_t *local_keys;
+
+#define AT(type, base, offset) (*(type *)((char *)(base) + (offset)))
+
+static int
+read_direct(PyObject *tensor, TensorView *view)
+{
+    char *impl = AT(char *, tensor, layout.impl);
+    if (impl == NULL) {
+        return 0;
+    }
+    view->keys = AT(uint64_t, impl, layout.keys);
+    view->kind = AT(uint64_t, impl, layout.kind) & KIND_MASK;
+    view->rank = AT(int64_t, impl, layout.rank);
+    view->offset = AT(int64_t, impl, layout.offset);
+    if (view->rank <= layout.inline_rank) {
+        view->sizes = (const int64_t *)(impl + layout.sizes);
+        view->strides = view->sizes + layout.inline_rank;
+    } else {
+        view->sizes = AT(const int64_t *, impl, layout.sizes);
+        view->strides = view->sizes + view->rank;
+    }
+    char *autograd = AT(char *, impl, layout.autograd);
+    int has_grad_fn = autograd != NULL && AT(void *, autograd, layout.grad_fn) != NULL;
+    view->is_leaf = !has_grad_fn;
+    view->requires_grad =
+        has_grad_fn || (autograd != NULL && AT(uint8_t, autograd, layout.requires_grad));
+    char *storage = AT(char *, impl, layout.storage);
+    view->storage = storage == NULL ? NULL : AT(const char *, storage, layout.storage_data);
+    return 1;
+}
+
+static int
+read_fields(PyObject *tensor, TensorView *view)
+{
+    PyObject *sizes, *strides;
+    unsigned long long keys, kind, storage;
+    long long offset;
+    if (layout.fields == NULL) {
+        return 0;
+    }
+    PyObject *t = PyObject_CallOneArg(layout.fields, tensor);
+    if (t == NULL) {
+        return 0;
+    }
+    int ok = PyArg_ParseTuple(t, "KKLppKO!O!", &keys, &kind, &offset, &view->requires_grad,
+                              &view->is_leaf, &storage, &PyTuple_Type, &sizes, &PyTuple_Type,
+                              &strides);
+    if (ok && PyTuple_GET_SIZE(sizes) <= MAX_RANK) {
+        view->keys = keys, view->kind = kind, view->offset = offset;
+        view->storage = (const char *)(uintptr_t)storage;
+        view->rank = PyTuple_GET_SIZE(sizes);
+        view->sizes = view->buffer, view->strides = view->buffer + view->rank;
+        for (Py_ssize_t i = 0; i < view->rank; i++) {
+            view->buffer[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(sizes, i));
+            view->buffer[view->rank + i] = PyLong_AsLongLong(PyTuple_GET_ITEM(strides, i));
+        }
+        ok = !PyErr_Occurred();
+    } else {
+        ok = 0;
+    }
+    Py_DECREF(t);
+    return ok;
+}
+
+static inline int
+read_tensor(PyObject *tensor, TensorView *view)
+{
+    if (layout.type == NULL || !PyObject_TypeCheck(tensor, layout.type)) {
+        return 0;
+    }
+    return layout.direct ? read_direct(tensor, view) : read_fields(tensor, view);
+}
+
+/* What TensorMatches demands; sizes and strides of -1 are not compared. */
+typedef struct {
+    PyTypeObject *type;
+    uint64_t keys, kind;
+    int64_t rank;
+    int requires_grad, is_leaf; /* is_leaf -1: not compared */
+    int64_t dims[];             /* rank sizes, then rank strides */
+} TensorSpec;
+
+static int
+tensor_matches(PyObject *tensor, const TensorSpec *spec)
+{
+    TensorView view;
+    if (Py_TYPE(tensor) != spec->type || !read_tensor(tensor, &view)) {
+        return 0;
+    }
+    if (view.keys != spec->keys || view.kind != spec->kind || view.rank != spec->rank ||
+        view.requires_grad != spec->requires_grad ||
+        (spec->is_leaf >= 0 && view.is_leaf != spec->is_leaf)) {
+        return 0;
+    }
+    for (int64_t i = 0; i < view.rank; i++) {
+        int64_t size = spec->dims[i], stride = spec->dims[view.rank + i];
+        if (size >= 0 && view.sizes[i] != size) {
+            return 0;
+        }
+        if (stride >= 0 && view.strides[i] != stride && view.sizes[i] > 1) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* The bytes [first, last) that a tensor's elements can lie in; an empty tensor has none. */
+static void
+tensor_extent(const TensorView *view, int64_t itemsize, const char **first, const char **last)
+{
+    int64_t low = view->offset, high = view->offset + 1;
+    for (int64_t i = 0; i < view->rank; i++) {
+        if (view->sizes[i] == 0) {
+            high = low;
+            break;
+        }
+        high += (view->sizes[i] - 1) * view->strides[i];
+    }
+    *first = view->storage + low * itemsize;
+    *last = view->storage + high * itemsize;
+}
+
+static int
+tensors_overlap(PyObject *a, int64_t itemsize_a, PyObject *b, int64_t itemsize_b)
+{
+    TensorView x, y;
+    const char *first_a, *last_a, *first_b, *last_b;
+    if (!read_tensor(a, &x) || !read_tensor(b, &y)) {
+        return -1;
+    }
+    tensor_extent(&x, itemsize_a, &first_a, &last_a);
+    tensor_extent(&y, itemsize_b, &first_b, &last_b);
+    return first_a < last_b && first_b < last_a && first_a < last_a && first_b < last_b;
+}
+
+static PyObject *
+set_tensor_layout(PyObject *module, PyObject *kwargs_tuple)
+{
+    PyObject *type, *fields;
+    Py_ssize_t o[12];
+    int direct;
+    if (!PyArg_ParseTuple(kwargs_tuple, "O!Op(nnnnnnnnnnnn)", &PyType_Type, &type, &fields, &direct,
+                          &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7], &o[8], &o[9],
+                          &o[10], &o[11])) {
+        return NULL;
+    }
+    layout.impl = o[0], layout.keys = o[1], layout.autograd = o[2], layout.requires_grad = o[3];
+    layout.grad_fn = o[4], layout.sizes = o[5], layout.inline_rank = o[6], layout.rank = o[7];
+    layout.kind = o[8], layout.offset = o[9], layout.storage = o[10], layout.storage_data = o[11];
+    layout.direct = direct;
+    Py_XSETREF(layout.type, (PyTypeObject *)Py_NewRef(type));
+    Py_XSETREF(layout.fields, Py_NewRef(fields));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+set_thread_state(PyObject *module, PyObject *args)
+{
+    const char *path, *autograd, *keys;
+    if (!PyArg_ParseTuple(args, "sssn", &path, &autograd, &keys, &autograd_byte)) {
+        return NULL;
+    }
+    c10_library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    if (c10_library == NULL) {
+        Py_RETURN_FALSE;
+    }
+    autograd_state = (const char *(*)(void))dlsym(c10_library, autograd);
+    char *copy = strdup(keys);
+    local_keys_symbol = copy != NULL && dlsym(c10_library, copy) != NULL ? copy : NULL;
+    return PyBool_FromLong(autograd_state != NULL && local_keys_symbol != NULL);
+}
+
+/* Address of this thread's (included, excluded) raw dispatch key sets, or NULL. */
+static inline const uint64_t *
+thread_keys(void)
+{
+    if (local_keys == NULL && local_keys_symbol != NULL) {
+        local_keys = dlsym(c10_library, local_keys_symbol);
+    }
+    return local_keys;
+}
+
+static PyObject *
+thread_state(PyObject *module, PyObject *unused)
+{
+    const uint64_t *keys = thread_keys();
+    if (autograd_state == NULL || keys == NULL) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("iKK", (int)(uint8_t)autograd_state()[autograd_byte], (unsigned long long)keys[0],
+                         (unsigned long long)keys[1]);
+}
+
+static PyObject *
+tensor_view(PyObject *module, PyObject *tensor)
+{
+    TensorView v;
+    if (!read_tensor(tensor, &v)) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "not a readable tensor");
+        }
+        return NULL;
+    }
+    PyObject *sizes = PyTuple_New(v.rank), *strides = PyTuple_New(v.rank);
+    for (Py_ssize_t i = 0; sizes && strides && i < v.rank; i++) {
+        PyTuple_SET_ITEM(sizes, i, PyLong_FromLongLong(v.sizes[i]));
+        PyTuple_SET_ITEM(strides, i, PyLong_FromLongLong(v.strides[i]));
+    }
+    return Py_BuildValue("KKLNNKNN", (unsigned long long)v.keys, (unsigned long long)v.kind,
+                         (long long)v.offset, PyBool_FromLong(v.requires_grad),
+                         PyBool_FromLong(v.is_leaf), (unsigned long long)(uintptr_t)v.storage,
+                         sizes, strides);
+}
+
+#endif

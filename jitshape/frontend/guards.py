@@ -1,0 +1,170 @@
+"""Guards: what a compiled entry relies on, collected while tracing and assembled for C.
+
+In: (source, check, user line) from the machine, and the sources that the entry needs as objects.
+Out: a GuardProgram that C evaluates before each call (guard_program.py writes it), that says
+which guard a call failed and with what value, and that prints as the user's conditions.
+Invariant: a source is walked only after its parents were loaded and their own checks passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from jitshape.frontend import sources as S
+from jitshape.frontend._evalframe import Program
+from jitshape.frontend.checks import Check, Guard, Holds, NullField, TensorMatches, short
+from jitshape.frontend.sources import Source
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first guard that a call failed, and what was there instead."""
+
+    guard: Guard
+    observed: str
+
+    def __str__(self) -> str:
+        where = f"   # {self.guard.location}" if self.guard.location else ""
+        return f"{self.guard.check.text(self.guard.source)} failed: {self.observed}{where}"
+
+
+@dataclass
+class GuardSet:
+    """The guards of one trace, each (source, check) once, with the line that asked first."""
+
+    guards: dict[tuple[Source | None, Check], Guard] = field(default_factory=dict)
+
+    def add(self, source: Source | None, check: Check, location: Any = None) -> None:
+        self.guards.setdefault((source, check), Guard(source, check, location))
+
+    def __iter__(self) -> Iterator[Guard]:
+        return iter(self.guards.values())
+
+    def __len__(self) -> int:
+        return len(self.guards)
+
+    def snapshot(self) -> int:
+        """A mark for `rollback`."""
+        return len(self.guards)
+
+    def rollback(self, mark: int) -> None:
+        """Forget the guards added since `mark`."""
+        for key in list(self.guards)[mark:]:
+            del self.guards[key]
+
+
+@dataclass(frozen=True, eq=False)
+class GuardProgram:
+    """`program` evaluates `guards` (in this order) and extracts the objects at `extract`."""
+
+    program: Program
+    guards: tuple[Guard, ...]
+    extract: tuple[Source, ...]
+
+    def run(self, slots: tuple) -> tuple | None:
+        """The extracted objects, or None where a guard fails."""
+        result = self.program.run(slots)
+        return result if type(result) is tuple else None
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.guards))
+
+
+def assemble(guards: Iterable[Guard], extract: Iterable[Source]) -> GuardProgram:
+    """Order the guards and write the program."""
+    from jitshape.frontend.guard_program import Assembler
+
+    return Assembler(tuple(guards), tuple(extract)).finish()
+
+
+def explain(program: GuardProgram, slots: tuple) -> Failure | None:
+    """Why this call does not hit; None where it does."""
+    result = program.program.run(slots)
+    if type(result) is tuple:
+        return None
+    guard = program.guards[result]
+    return Failure(guard, observed(guard, slots))
+
+
+# ---- reading sources from Python, for explanations only
+
+
+class Absent(Exception):
+    """Nothing is found at a source."""
+
+
+READERS: dict[type, Callable[[Any, Any], Any]] = {
+    S.Item: lambda source, base: base[source.index],
+    S.TypeOf: lambda source, base: type(base),
+    S.InstanceDict: lambda source, base: base.__dict__,
+    S.Key: lambda source, base: dict.__getitem__(base, source.key),
+    S.TypeAttribute: lambda source, base: next(
+        c.__dict__[source.name] for c in base.__mro__ if source.name in c.__dict__
+    ),
+    S.Slot: lambda source, base: getattr(base, source.name),
+    S.Field: lambda source, base: getattr(base, source.name),
+    S.Getter: lambda source, base: getattr(base, source.name),
+}
+NUMBERS: dict[str, Callable[[Any, int], Any]] = {
+    "size": lambda base, dim: base.size(dim),
+    "stride": lambda base, dim: base.stride(dim),
+    "offset": lambda base, dim: base.storage_offset(),
+    "len": lambda base, dim: len(base),
+}
+
+
+def read(source: Source, slots: tuple) -> Any:
+    """The object at a source for a call with these slots; raises Absent."""
+    if isinstance(source, S.Local):
+        return slots[source.index]
+    if isinstance(source, S.Held):
+        return source.object
+    base = read(source.base, slots)  # type: ignore[attr-defined]
+    try:
+        if isinstance(source, S.Number):
+            return NUMBERS.get(source.kind, lambda base, dim: base)(base, source.dim)
+        return READERS[type(source)](source, base)
+    except Exception as error:
+        raise Absent(str(source)) from error
+
+
+def observed(guard: Guard, slots: tuple) -> str:
+    """What a failed guard met, as text."""
+    check = guard.check
+    try:
+        if isinstance(check, Holds):
+            return ", ".join(f"{s} = {short(read(s, slots))}" for _, s in check.symbols)
+        if guard.source is None:
+            return "changed"
+        value = read(guard.source, slots)
+        if isinstance(check, TensorMatches):
+            return ", ".join(f"{what} is {seen}" for what, _, seen in differences(check, value))
+    except Absent:
+        return "nothing there"
+    if isinstance(check, NullField):
+        return "it holds an object"
+    if type(value) in (dict, list, tuple, set):
+        return f"a {type(value).__name__} of {len(value)}"
+    return short(value)
+
+
+def differences(check: TensorMatches, tensor: Any) -> list[tuple[str, Any, Any]]:
+    """(what, expected, seen) for all that keeps `tensor` from matching."""
+    if type(tensor) is not check.type:
+        return [("type", short(check.type), short(type(tensor)))]
+    found: list[tuple[str, Any, Any]] = []
+    for name in ("dtype", "device", "requires_grad", "is_leaf"):
+        expected, seen = getattr(check, name), getattr(tensor, name)
+        if expected is not None and seen != expected:
+            found.append((name, expected, seen))
+    if tensor.dim() != len(check.sizes):
+        return [*found, ("dim()", len(check.sizes), tensor.dim())]
+    for dim, size in enumerate(check.sizes):
+        if size is not None and tensor.size(dim) != size:
+            found.append((f"size({dim})", size, tensor.size(dim)))
+    for dim, stride in enumerate(check.strides):
+        if stride is not None and tensor.stride(dim) != stride and tensor.size(dim) > 1:
+            found.append((f"stride({dim})", stride, tensor.stride(dim)))
+    return found or [("dispatch key set", hex(check.keys), "another")]
