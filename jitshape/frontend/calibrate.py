@@ -270,10 +270,13 @@ def dispatch_key_sets() -> tuple[int, int]:
 
 
 def autocast_state() -> tuple:
-    """(device, enabled, dtype) of the devices that can be autocast here, and the cache switch."""
-    devices = ("cpu", "cuda")
-    states = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
-    return (*states, torch.is_autocast_cache_enabled())
+    """(enabled, dtype) of the devices that can be autocast here."""
+    return (
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+    )
 
 
 def functorch_depth() -> int:

@@ -77,10 +77,11 @@ class Emitter:
             v.reconstruct(self)
             if id(v) not in self._values:
                 self.bind(v)
+                v.fill(self)
 
     def bind(self, v: Value) -> None:
-        """The object on top of the stack is `v`'s from now on; it stays there.  A container
-        binds itself before its items, which may contain it."""
+        """The object on top of the stack is `v`'s from now on; it stays there.  `value` does
+        this after `reconstruct`; a container may do it itself before it pushes its items."""
         name = self.local("v")
         self._values[id(v)] = (v, name)
         self.op("COPY", 1)

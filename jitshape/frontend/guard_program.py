@@ -25,6 +25,7 @@ FAST_AMBIENT: dict[str, Callable[[Any], tuple[str, int, Any]]] = {}  # -> (op, n
 # Of several checks of one source the cheap and discriminating come first.
 RANK = (C.TypeIs, C.TensorMatches, C.Is, C.Equals, C.Length, C.Keys)
 RELATIONS = (C.SameObject, C.Distinct, C.NoOverlap, C.Holds)
+ALONE = (*RELATIONS, C.Ambient)  # not checked together with the load of one source
 NUMBER_OPS = {"size": "SIZE", "stride": "STRIDE", "offset": "OFFSET", "int": "INT", "len": "LEN"}
 
 
@@ -40,7 +41,7 @@ def root(source: Source) -> Source:
 
 def place(guard: Guard) -> int:
     """Where a guard stands: ambient, arguments, relations of sizes, parts of arguments, rest."""
-    if guard.source is None:
+    if isinstance(guard.check, C.Ambient):
         return 0
     if isinstance(guard.check, C.Holds):
         return 2 if all(isinstance(s.base, S.Local) for _, s in guard.check.symbols) else 5
@@ -62,7 +63,7 @@ class Assembler:
         self.current = -1
         self.own: dict[Source, list[int]] = defaultdict(list)  # checks to emit with the load
         for index, guard in enumerate(self.guards):
-            if guard.source is not None and not isinstance(guard.check, RELATIONS):
+            if not isinstance(guard.check, ALONE):
                 self.own[self.checked_at(guard)].append(index)
 
     @staticmethod
@@ -76,7 +77,7 @@ class Assembler:
     def finish(self) -> GuardProgram:
         for index, guard in enumerate(self.guards):
             self.current = index
-            if guard.source is None or isinstance(guard.check, RELATIONS):
+            if isinstance(guard.check, ALONE):
                 self.check(guard)
             else:
                 self.load(self.checked_at(guard))

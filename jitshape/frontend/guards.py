@@ -14,7 +14,7 @@ from typing import Any
 
 from jitshape.frontend import sources as S
 from jitshape.frontend._evalframe import Program
-from jitshape.frontend.checks import Check, Guard, Holds, NullField, TensorMatches, short
+from jitshape.frontend.checks import Ambient, Check, Guard, Holds, NullField, TensorMatches, short
 from jitshape.frontend.sources import Source
 
 
@@ -136,8 +136,9 @@ def observed(guard: Guard, slots: tuple) -> str:
     try:
         if isinstance(check, Holds):
             return ", ".join(f"{s} = {short(read(s, slots))}" for _, s in check.symbols)
-        if guard.source is None:
+        if isinstance(check, Ambient):
             return "changed"
+        assert guard.source is not None
         value = read(guard.source, slots)
         if isinstance(check, TensorMatches):
             return ", ".join(f"{what} is {seen}" for what, _, seen in differences(check, value))
