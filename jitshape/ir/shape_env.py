@@ -15,7 +15,7 @@ is paid for with a guard only if it was right for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -454,3 +454,10 @@ class ShapeEnv:
 
 def compares_floats(cond: BoolExpr) -> bool:
     return any(isinstance(side, (float, FloatExpr)) for side in cond.args)
+
+
+def describe(fact: Fact, names: Mapping[str, str]) -> str:
+    """The condition as the user would write it: `names` maps symbols to source texts."""
+    if not isinstance(fact.condition, BoolExpr):
+        return str(fact.condition)
+    return fact.condition.print(lambda atom: names.get(atom.name, atom.name))

@@ -243,7 +243,7 @@ class Algebra:
             if b == 0:
                 raise ZeroDivisionError("integer division or modulo by zero")
             whole, rest = self._split(a, b)
-            if whole:  # (b*k + r) // b  -->  k + r // b
+            if whole != 0:  # (b*k + r) // b  -->  k + r // b
                 return self.add(whole, self.floordiv(rest, b))
             shorter = self._reduced(a, b)
             if shorter is not None:
@@ -498,9 +498,13 @@ class Algebra:
         if abs(scale) == 1:
             return BoolExpr(op, (a, b))
         if op in ("eq", "ne"):
-            return BoolExpr(op, (p, -offset // scale))
-        lo, hi = _solution(op, scale, offset)
-        return BoolExpr("ge", (p, int(lo))) if hi == INF else BoolExpr("le", (p, int(hi)))
+            bound = -offset // scale
+        else:
+            lo, hi = _solution(op, scale, offset)
+            op, bound = ("ge", int(lo)) if hi == INF else ("le", int(hi))
+        terms = self.terms(self.add(p, -bound))  # without a minus sign on either side
+        left = self._make(tuple((m, k) for m, k in terms if k > 0))
+        return BoolExpr(op, (left, self._make(tuple((m, -k) for m, k in terms if k < 0))))
 
     def _never_zero(self, a: IntExpr) -> bool:
         p, scale, offset = self.primitive(a)

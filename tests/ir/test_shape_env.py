@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jitshape.errors import DataDependent
-from jitshape.ir.shape_env import ShapeEnv
+from jitshape.ir.shape_env import ShapeEnv, describe
 from jitshape.ir.symint import BoolExpr, all_of, any_of, compare, sym_max
 
 
@@ -116,3 +116,15 @@ def test_declared_ranges_are_guarded():
     assert facts(env) == ["s0 >= 2", "s0 <= 64"]
     with pytest.raises(ValueError, match="s1 is 8, outside of"):
         env.size_symbol(8, hi=4)
+
+
+def test_facts_are_told_in_the_names_of_the_user():
+    env = ShapeEnv()
+    a, b = env.size_symbol(6), env.size_symbol(7)
+    names = {"s0": "x.size(0)", "s1": "len(y)"}
+    env.evaluate(any_of([compare("lt", a + 1, b), compare("eq", a % 3, 0)]))
+    env.equal(2 * a + 2, 2 * b)
+    assert [describe(fact, names) for fact in env.facts] == [
+        "(x.size(0) + 1 < len(y)) or (x.size(0) % 3 == 0)",
+        "x.size(0) + 1 == len(y)",
+    ]

@@ -183,4 +183,3 @@ def unbound_symbols(graph: Graph) -> list[Size]:
             if atom not in bound:
                 missing.setdefault(size.algebra.expr(atom))
     return list(missing)
-
