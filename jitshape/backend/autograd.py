@@ -194,9 +194,7 @@ def _laid_out(tangent: torch.Tensor, strides: tuple[int, ...] | None) -> torch.T
     if all(a == b or n <= 1 for a, b, n in zip(found, strides, tangent.shape)):
         return tangent
     count_in("autograd", "tangents_copied")
-    copy = torch.empty_strided(
-        tangent.shape, strides, dtype=tangent.dtype, device=tangent.device
-    )
+    copy = torch.empty_strided(tangent.shape, strides, dtype=tangent.dtype, device=tangent.device)
     return copy.copy_(tangent)
 
 

@@ -1,0 +1,294 @@
+"""The program: straight-line Python that binds sizes, allocates, launches, calls ATen, returns.
+
+In: a graph, its kernel and extern calls in order, the memory plan.  Out: the source text and the
+objects that its global names stand for.  Invariant: nothing is looked up, built or decided at
+call time that could be decided here; every name is bound once before the first call.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from jitshape.backend.externs import extern_callable
+from jitshape.backend.kernels import KernelCall
+from jitshape.backend.lower import root
+from jitshape.backend.memory import MemoryPlan
+from jitshape.errors import InternalError
+from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Value
+from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
+from jitshape.ir.types import SHORT, TensorType
+
+Call = KernelCall | Node
+
+
+class ProgramWriter:
+    """Writes one program; `globals` grows with it."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        algebra: Algebra,
+        calls: Sequence[Call],
+        plan: MemoryPlan,
+        launchers: Sequence[Any],
+    ) -> None:
+        self.graph, self.algebra, self.calls, self.plan = graph, algebra, calls, plan
+        self.launchers = iter(launchers)
+        self.globals: dict[str, Any] = {"empty": torch.empty_strided}
+        self.globals["as_strided"] = torch.as_strided
+        self.lines: list[str] = []
+        self._names: dict[Any, str] = {}
+        self._taken: set[str] = set(self.globals) | {"max", "min", "program"}
+        self._symbols: set[Atom] = set()
+        self._hoisted: dict[int, str] = {}
+        self._views: dict[tuple, str] = {}
+        self._constants: dict[Any, str] = {}
+
+    def write(self) -> str:
+        """The source of `def program(...)`."""
+        inputs = ", ".join(self.name(value) for value in self.graph.inputs)
+        for step, call in enumerate(self.calls):
+            if isinstance(call, KernelCall):
+                self._launch(call)
+            else:
+                self._extern(call)
+            self._free(step)
+        self._return()
+        body = [*self._bindings(), *self.lines]
+        return "\n".join([f"def program({inputs}):", *(f"    {line}" for line in body), ""])
+
+    # ---- names
+
+    def name(self, thing: Value | Atom) -> str:
+        """The variable of a value or symbol."""
+        found = self._names.get(thing)
+        if found is None:
+            found = self._names[thing] = self._fresh(thing.name)
+        return found
+
+    def _fresh(self, wish: str) -> str:
+        wish = re.sub(r"\W", "_", wish)
+        if not wish.isidentifier() or keyword.iskeyword(wish):
+            wish = f"v_{wish}"
+        name, count = wish, 1
+        while name in self._taken:
+            name, count = f"{wish}_{count}", count + 1
+        self._taken.add(name)
+        return name
+
+    def _bind_global(self, key: Any, wish: str, value: Any) -> str:
+        if key not in self._constants:
+            name = self._constants[key] = self._fresh(wish)
+            self.globals[name] = value
+        return self._constants[key]
+
+    # ---- sizes
+
+    def size(self, size: Size) -> str:
+        """Text of a size; what is not a polynomial of symbols gets a variable first."""
+        if type(size) is int:
+            return str(size)
+        parts: list[str] = []
+        for monomial, factor in self.algebra.terms(size):
+            factors = [self._atom(self.algebra.atoms[id]) for id in monomial]
+            if abs(factor) != 1 or not factors:
+                factors.insert(0, str(abs(factor)))
+            sign = "-" if factor < 0 else "+"
+            text = "*".join(factors)
+            parts.append(f" {sign} {text}" if parts else text if factor > 0 else f"-{text}")
+        return "".join(parts)
+
+    def _atom(self, atom: Atom) -> str:
+        if atom.args is None:
+            self._symbols.add(atom)
+            return self.name(atom)
+        if atom.id not in self._hoisted:
+            a, b = (self.size(arg) for arg in atom.args)
+            sign = {"floordiv": "//", "mod": "%"}.get(atom.kind)
+            text = f"({a}) {sign} ({b})" if sign else f"{atom.kind}({a}, {b})"
+            name = self._fresh(f"z{len(self._hoisted)}")
+            self.lines.append(f"{name} = {text}")
+            self._hoisted[atom.id] = name
+        return self._hoisted[atom.id]
+
+    def sizes(self, sizes: Iterable[Size]) -> str:
+        return _tuple(self.size(s) for s in sizes)
+
+    def _bindings(self) -> list[str]:
+        """Lines that read the symbols in use from the inputs, each once."""
+        missing, lines = set(self._symbols), []
+        for value in self.graph.inputs:
+            if not isinstance(value.type, TensorType):
+                continue
+            name = self.name(value)
+            sides = ((value.type.shape, "shape"), (value.type.strides, "stride()"))
+            for sizes, attribute in sides:
+                targets = [self._target(size, missing) for size in sizes]
+                if any(target != "_" for target in targets):
+                    lines.append(
+                        f"{', '.join(targets)}{',' * (len(targets) == 1)} = {name}.{attribute}"
+                    )
+            offset = self._target(value.type.offset, missing)
+            if offset != "_":
+                lines.append(f"{offset} = {name}.storage_offset()")
+        if missing:
+            listed = ", ".join(sorted(atom.name for atom in missing))
+            cause = KeyError(f"no input's size, stride or offset is {listed}")
+            raise InternalError("program", cause)
+        return lines
+
+    def _target(self, size: Size, missing: set[Atom]) -> str:
+        symbol = size.symbol if type(size) is IntExpr else None
+        if symbol is None or symbol not in missing:
+            return "_"
+        missing.discard(symbol)
+        return self.name(symbol)
+
+    # ---- steps
+
+    def _launch(self, call: KernelCall) -> None:
+        for value in call.outputs:
+            self._allocate(value)
+        launcher = next(self.launchers)
+        name = self._fresh(call.kernel.name)
+        self.globals[name] = launcher
+        args = [self.name(value) for value in call.buffers]
+        for atom in call.kernel.sizes:
+            self._symbols.add(atom)
+            args.append(self.name(atom))
+        args += [self.name(value) for value in call.scalars]
+        self.lines.append(f"{name}({', '.join(args)})")
+
+    def _allocate(self, value: Value) -> None:
+        name, source = self.name(value), self.plan.reuse.get(value)
+        type_ = self.plan.layout[value]
+        if source is not None:
+            self.lines.append(f"{name} = {self.name(source)}; del {self.name(source)}")
+            return
+        dtype = self._bind_global(type_.dtype, SHORT[type_.dtype], type_.dtype)
+        where = ""
+        if type_.device.type != "cpu":
+            where = f", device={self._constant(type_.device)}"
+        shape, strides = self.sizes(type_.shape), self.sizes(type_.strides)
+        self.lines.append(f"{name} = empty({shape}, {strides}, dtype={dtype}{where})")
+
+    def _extern(self, node: Node) -> None:
+        target, has_out = extern_callable(node)
+        name = self._bind_global(("op", node.op), node.op.split(".")[1], target)
+        args = [self.argument(arg) for arg in node.args]
+        args += [f"{key}={self.argument(arg)}" for key, arg in node.kwargs.items()]
+        if has_out:
+            self._allocate(node.outs[0])
+            args.append(f"out={self.name(node.outs[0])}")
+            left = ""
+        else:
+            left = ", ".join(self.name(out) for out in node.outs)
+            left = f"{left} = " if left else ""
+        where = f"  # {node.location}" if node.location else ""
+        self.lines.append(f"{left}{name}({', '.join(args)}){where}")
+
+    def _free(self, step: int) -> None:
+        dead = [self.name(value) for value in self.plan.frees[step]]
+        if dead:
+            self.lines.append(f"del {', '.join(dead)}")
+
+    # ---- arguments
+
+    def argument(self, arg: Any) -> str:
+        """Text of an argument of an extern call."""
+        if isinstance(arg, Value):
+            return self.tensor(arg) if isinstance(arg.type, TensorType) else self.name(arg)
+        if type(arg) is IntExpr:
+            return self.size(arg)
+        if isinstance(arg, (list, tuple)):
+            return f"[{', '.join(self.argument(item) for item in arg)}]"
+        if arg is None or isinstance(arg, (bool, int, str)):
+            return repr(arg)
+        if isinstance(arg, float) and math.isfinite(arg):
+            return repr(arg)
+        return self._constant(arg)
+
+    def _constant(self, value: Any) -> str:
+        wish = SHORT.get(value, "c") if isinstance(value, torch.dtype) else "c"
+        return self._bind_global(value, wish, value)
+
+    def tensor(self, value: Value) -> str:
+        """Text of a tensor: a variable, or a view of one, made once."""
+        source = root(value)
+        name = self.name(source)
+        have = self.plan.layout.get(source, source.type)
+        type_ = value.type
+        shift = type_.offset - source.type.offset
+        if type_.shape == have.shape and type_.strides == have.strides and shift == 0:
+            return name
+        key = (source, type_.shape, type_.strides, shift)
+        if source in self.graph.inputs and key in self._views:
+            return self._views[key]
+        text = self._view_text(name, source, have, type_, shift)
+        if source in self.graph.inputs:
+            self._views[key] = self._fresh(f"{name}_view")
+            self.lines.append(f"{self._views[key]} = {text}")
+            return self._views[key]
+        return text
+
+    def _view_text(
+        self, name: str, source: Value, have: TensorType, type_: TensorType, shift: Size
+    ) -> str:
+        if shift == 0 and type_.ndim == 2:
+            if (type_.shape, type_.strides) == (have.shape[::-1], have.strides[::-1]):
+                return f"{name}.t()"
+        parts = [name, self.sizes(type_.shape), self.sizes(type_.strides)]
+        if shift != 0:
+            parts.append(f"{name}.storage_offset() + {self.size(shift)}")
+        return f"as_strided({', '.join(parts)})"
+
+    # ---- outputs
+
+    def _return(self) -> None:
+        texts: list[str] = []
+        for output in self.graph.outputs:
+            texts.append("" if isinstance(output, (Alias, OutputAlias)) else self._output(output))
+        for mutation in self.graph.mutations:
+            texts[mutation.output] = self._written_back(mutation, texts[mutation.output])
+        for place, output in enumerate(self.graph.outputs):
+            if isinstance(output, Alias):
+                texts[place] = self._rebuilt(self.name(self.graph.inputs[output.input]), output)
+            elif isinstance(output, OutputAlias):
+                base = self._variable(texts, output.output)
+                texts[place] = self._rebuilt(base, output)
+        self.lines.append(f"return {_tuple(texts)}")
+
+    def _output(self, output: Any) -> str:
+        return self.argument(output)
+
+    def _written_back(self, mutation: Mutation, text: str) -> str:
+        self.lines.append(f"{self.name(self.graph.inputs[mutation.input])}.copy_({text})")
+        return text
+
+    def _variable(self, texts: list[str], place: int) -> str:
+        """The text of an output, given a variable so that it is evaluated once."""
+        if not texts[place].isidentifier():
+            name = self._fresh(f"out{place}")
+            self.lines.append(f"{name} = {texts[place]}")
+            texts[place] = name
+        return texts[place]
+
+    def _rebuilt(self, base: str, alias: Alias | OutputAlias) -> str:
+        type_ = alias.type
+        sources = self.graph.inputs if isinstance(alias, Alias) else self.graph.outputs
+        place = alias.input if isinstance(alias, Alias) else alias.output
+        if sources[place].type.dtype != type_.dtype:
+            base = f"{base}.view({self._constant(type_.dtype)})"
+        parts = (self.sizes(type_.shape), self.sizes(type_.strides), self.size(type_.offset))
+        return f"as_strided({base}, {', '.join(parts)})"
+
+
+def _tuple(parts: Iterable[str]) -> str:
+    listed = list(parts)
+    return f"({', '.join(listed)}{',' * (len(listed) == 1)})"

@@ -1,0 +1,217 @@
+"""The backend: from a graph to a program that can be called.
+
+In: a functional, decomposed graph and a target.  Out: a `Program`.  Stages, in order: sizes
+simplified → schedule → kernels → memory plan → target code → program text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+from jitshape.backend.codegen.program import Call, ProgramWriter
+from jitshape.backend.externs import has_out, may_alias
+from jitshape.backend.fusion import Axes, Group
+from jitshape.backend.indexing import tensor_type
+from jitshape.backend.kernels import KernelCall, build_kernel
+from jitshape.backend.launch import launchers
+from jitshape.backend.lower import root
+from jitshape.backend.memory import MemoryPlan, Step, peak_bytes, plan_memory
+from jitshape.backend.schedule import Schedule, schedule
+from jitshape.backend.text import kernel_text
+from jitshape.ir.evaluate import evaluate
+from jitshape.ir.graph import Graph, Node, Value, map_leaves
+from jitshape.ir.symint import IntExpr, Size
+from jitshape.ir.types import TensorType, contiguous_strides, numel
+
+_files = itertools.count()
+MOST_NAMED = 4  # ops in a kernel's name
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """A kernel for people: where it came from, its loops, its generated code."""
+
+    name: str
+    origin: tuple[str, ...]
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled graph.  `run` is the plain function behind `__call__`, for callers in a hurry."""
+
+    run: Callable[..., Any]
+    source: str = ""
+    kernels: tuple[KernelInfo, ...] = ()
+    externs: Mapping[str, int] = field(default_factory=dict)
+    log: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    plan: MemoryPlan | None = None
+
+    def __call__(self, *inputs: Any) -> tuple:
+        return self.run(*inputs)
+
+    def peak_bytes(self, sizes: Mapping[str, int], plan: bool = True) -> int:
+        """The most bytes that intermediates and outputs hold at once, at the symbols' `sizes`,
+        with or without the memory plan."""
+        if self.plan is None:
+            return 0
+
+        def number(size: Size) -> int:
+            if type(size) is int:
+                return size
+            assert isinstance(size, IntExpr)
+            value = size.algebra.evaluate(size, sizes)
+            assert value is not None
+            return value
+
+        return peak_bytes(self.steps, self.plan, number, plan)
+
+
+def compile_graph(
+    graph: Graph, *, backend: str | Callable[[Graph], Callable] = "cpu", memory_plan: bool = True
+) -> Program:
+    """Compile `graph` for "cpu" or "triton" ("interpret": numpy); "eager" runs it with ATen; a
+    callable makes the function to call itself."""
+    if callable(backend):
+        return Program(backend(graph))
+    if backend == "eager":
+        return _eager(graph)
+    simplify_sizes(graph)
+    plan = schedule(graph)
+    calls = _calls(plan)
+    steps, memory = _memory(plan, calls, memory_plan)
+    kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
+    launch = launchers(backend, kernels)
+    writer = ProgramWriter(graph, plan.algebra, calls, memory, launch)
+    source = writer.write()
+    infos = tuple(
+        KernelInfo(k.name, k.origin, kernel_text(k), getattr(made, "source", ""))
+        for k, made in zip(kernels, launch)
+    )
+    externs = Counter(call.op for call in calls if isinstance(call, Node))
+    run = _function(source, writer.globals)
+    return Program(run, source, infos, dict(externs), tuple(plan.log), steps, memory)
+
+
+def _eager(graph: Graph) -> Program:
+    from jitshape.ir.printer import print_graph
+
+    def run(*inputs: Any) -> tuple:
+        return tuple(evaluate(graph, inputs))
+
+    externs = dict(Counter(node.op for node in graph.nodes))
+    return Program(run, print_graph(graph), (), externs)
+
+
+def simplify_sizes(graph: Graph) -> None:
+    """Replace every size by what the ShapeEnv knows it to equal."""
+    simplify = graph.env.simplify
+
+    def leaf(x: Any) -> Any:
+        return simplify(x) if type(x) is IntExpr else x
+
+    def retype(value: Value) -> None:
+        old = value.type
+        if isinstance(old, TensorType):
+            parts = map_leaves(leaf, (old.shape, old.strides, old.offset))
+            if parts != (old.shape, old.strides, old.offset):
+                shape, strides, offset = parts
+                value.type = TensorType(shape, strides, old.dtype, old.device, offset)
+
+    for value in graph.inputs:
+        retype(value)
+    for node in graph.nodes:
+        node.args, node.kwargs = map_leaves(leaf, (node.args, node.kwargs))
+        for out in node.outs:
+            retype(out)
+    graph.outputs = [leaf(output) for output in graph.outputs]
+
+
+def _calls(plan: Schedule) -> list[Call]:
+    """Kernels and extern calls in order."""
+    axes, calls = Axes(plan.algebra), []
+    count = itertools.count()
+    for group in plan.groups:
+        if group.extern is not None:
+            calls.append(group.extern)
+        else:
+            calls.append(build_kernel(plan, axes, group, f"{_title(group)}_{next(count)}"))
+    return calls
+
+
+def _title(group: Group) -> str:
+    ops = dict.fromkeys(unit.node.op.split(".")[1].strip("_") for unit in group.units)
+    return "_".join(["fused", *list(ops)[:MOST_NAMED]])
+
+
+def _memory(
+    plan: Schedule, calls: Sequence[Call], enabled: bool
+) -> tuple[tuple[Step, ...], MemoryPlan]:
+    steps = tuple(_step(call) for call in calls)
+    outputs = {root(o) for o in plan.graph.outputs if isinstance(o, Value)}
+    pinned = {
+        root(v)
+        for call in calls
+        if isinstance(call, Node) and may_alias(call)
+        for v in (*call.inputs(), *call.outs)
+    }
+    layout, passed = _layouts(calls, steps, outputs)
+    memory = plan_memory(plan.algebra, steps, outputs | pinned, layout, passed, enabled)
+    return steps, memory
+
+
+def _step(call: Call) -> Step:
+    if isinstance(call, KernelCall):
+        reads = tuple(v for v in call.buffers if v not in call.outputs)
+        return Step(reads, call.outputs, call.outputs)
+    reads = tuple(dict.fromkeys(root(v) for v in call.inputs()))
+    return Step(reads, call.outs, call.outs if has_out(call) else ())
+
+
+def _layouts(
+    calls: Sequence[Call], steps: Sequence[Step], outputs: set[Value]
+) -> tuple[dict[Value, TensorType], set[Value]]:
+    """The type each tensor is made with, and the values for which that matters.  A tensor that
+    ATen sees as one view only is made in that shape, so that no view is needed."""
+    seen: dict[Value, list[TensorType]] = {}
+    for call in calls:
+        if isinstance(call, Node):
+            for value in call.inputs():
+                seen.setdefault(root(value), []).append(tensor_type(value))
+            for value in call.outs:
+                seen.setdefault(value, []).append(tensor_type(value))
+    layout: dict[Value, TensorType] = {}
+    for step in steps:
+        for value in step.writes:
+            type_, types = tensor_type(value), seen.get(value, [])
+            alone = value not in outputs and types and all(t == types[0] for t in types)
+            same = alone and _same_memory(type_, types[0])
+            layout[value] = types[0] if same else type_
+    passed = outputs | seen.keys()
+    return layout, passed
+
+
+def _same_memory(a: TensorType, b: TensorType) -> bool:
+    """Whether both lay the same elements out contiguously."""
+    return (
+        numel(a.shape) == numel(b.shape)
+        and a.strides == contiguous_strides(a.shape)
+        and b.strides == contiguous_strides(b.shape)
+        and a.offset == b.offset
+    )
+
+
+def _function(source: str, names: dict[str, Any]) -> FunctionType:
+    """The function that the program's text defines; tracebacks show its lines."""
+    file = f"<jitshape program {next(_files)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    exec(compile(source, file, "exec"), names)
+    return names["program"]

@@ -1,0 +1,46 @@
+"""Extern calls: the fastest way to call ATen for an op from a Python program.
+
+In: a node that no kernel computes.  Out: the callable, bound once, and whether it takes `out=`
+for a preallocated result.  Invariant: arguments are passed as the op's schema has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from jitshape.ir.graph import Node
+from jitshape.ir.ops.registry import OPS
+
+# Python bindings with out=: half the cost of a call through torch.ops.
+OUT_VARIANTS: dict[str, Callable[..., Any]] = {
+    "aten.mm.default": torch.mm,
+    "aten.bmm.default": torch.bmm,
+    "aten.addmm.default": torch.addmm,
+    "aten.baddbmm.default": torch.baddbmm,
+}
+
+
+def has_out(node: Node) -> bool:
+    """Whether the program allocates the result."""
+    return node.op in OUT_VARIANTS
+
+
+def extern_callable(node: Node) -> tuple[Callable[..., Any], bool]:
+    """What the program calls for `node`, and whether with `out=`."""
+    if node.op in OUT_VARIANTS:
+        return OUT_VARIANTS[node.op], True
+    definition = OPS.get(node.op)
+    if definition is not None and definition.has("run"):
+        return definition.run, False
+    namespace, packet, overload = node.op.split(".")
+    target = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    return target._op, False
+
+
+def may_alias(node: Node) -> bool:
+    """Whether a result may share memory with an operand."""
+    definition = OPS.get(node.op)
+    return definition is None or definition.family != "extern"

@@ -1,0 +1,218 @@
+"""Lowering: each value becomes a function from an index tuple to a scalar.
+
+In: values of a functional, decomposed graph.  Out: scalars of loop IR.  A `Lowering` belongs to
+one kernel; its `leaf` says which values are read from buffers or accumulators there, everything
+else is expanded in place: views compose index maps, pointwise ops inline, data movement becomes
+masked and indirect loads.  Invariant: nothing outside a value's shape is ever read, even where
+the result of the read would be unused (masks travel down to the loads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from jitshape.backend.builder import HALF, Builder, compute_dtype
+from jitshape.backend.indexing import Index, broadcast_index, reshape_index, tensor_type
+from jitshape.backend.loops import Apply, Scalar
+from jitshape.backend.movement import MOVEMENT
+from jitshape.errors import InternalError
+from jitshape.ir.graph import Node, Value, map_leaves
+from jitshape.ir.ops.registry import OPS
+from jitshape.ir.symint import Algebra, IntExpr
+from jitshape.ir.types import ScalarType, TensorType
+
+Leaf = Callable[[Value, Index, Scalar | None], Scalar | None]
+ROUNDING = frozenset({"aten._to_copy.default", "prims.convert_element_type.default"})
+
+
+RESHAPES = frozenset(
+    f"aten.{name}.default" for name in ("view", "_unsafe_view", "_reshape_alias", "reshape")
+)
+
+
+def family(node: Node) -> str:
+    """The family of the node's op; an op without a block, or a view as another dtype, is an
+    extern call."""
+    definition = OPS.get(node.op)
+    if definition is None:
+        return "extern"
+    if definition.family == "view" and node.outs[0].type.dtype != view_source(node).type.dtype:
+        return "extern"
+    return definition.family
+
+
+def is_view(value: Value) -> bool:
+    return value.node is not None and family(value.node) == "view"
+
+
+def view_source(node: Node) -> Value:
+    """The tensor that a view node looks at."""
+    definition = OPS[node.op]
+    return definition.alias(node.args) if definition.has("alias") else node.args[0]
+
+
+def root(value: Value) -> Value:
+    """The value whose memory `value` lies in: behind all views."""
+    while is_view(value):
+        assert value.node is not None
+        value = view_source(value.node)
+    return value
+
+
+def has_index_map(value: Value) -> bool:
+    """Whether all views between `value` and its root say where their elements lie; the others
+    can only be read in memory."""
+    while is_view(value):
+        assert value.node is not None
+        if value.node.op not in RESHAPES and not OPS[value.node.op].has("index"):
+            return False
+        value = view_source(value.node)
+    return True
+
+
+# Calls of ATen though a rule exists: they check their indices and raise eager's errors.
+CHECKED = frozenset({"aten.embedding.default"})
+
+
+def can_inline(value: Value) -> bool:
+    """Whether the value can be computed element by element."""
+    node = value.node
+    if node is None or node.op in CHECKED:
+        return False
+    kind = family(node)
+    if kind == "index":
+        return (node.op in MOVEMENT or OPS[node.op].has("source")) and not _masks(node)
+    return kind == "pointwise" or (
+        kind == "factory" and (OPS[node.op].has("at") or OPS[node.op].uninitialised)
+    )
+
+
+def _masks(node: Node) -> bool:
+    """Whether an index op takes boolean masks, so that its size depends on data."""
+    if not node.op.endswith("index.Tensor"):
+        return False
+    places = (place for place in node.args[1] if place is not None)
+    return any(place.type.dtype in (torch.bool, torch.uint8) for place in places)
+
+
+class Lowering:
+    """Expands values into scalars for one kernel."""
+
+    def __init__(self, builder: Builder, leaf: Leaf) -> None:
+        self.b, self.leaf = builder, leaf
+        self.algebra: Algebra = builder.algebra
+        self._memo: dict[tuple[Value, Index, Scalar | None], Scalar] = {}
+        self._arguments: dict[Value, int] = {}
+
+    @property
+    def arguments(self) -> tuple[Value, ...]:
+        """The scalar values used, in the order of `Kernel.scalars`."""
+        return tuple(self._arguments)
+
+    def element(self, value: Value, index: Index, mask: Scalar | None = None) -> Scalar:
+        """The element of `value` at `index`; anything where `mask` is false."""
+        key = (value, index, mask)
+        found = self._memo.get(key)
+        if found is None:
+            found = self.leaf(value, index, mask)
+            if found is None:
+                found = self._expand(value, index, mask)
+            self._memo[key] = found
+        return found
+
+    def scalar_argument(self, value: Value) -> Scalar:
+        """A Python number computed or passed at run time."""
+        position = self._arguments.setdefault(value, len(self._arguments))
+        return self.b.argument(position, value.type.dtype)
+
+    # ---- expansion by family
+
+    def _expand(self, value: Value, index: Index, mask: Scalar | None) -> Scalar:
+        node = value.node
+        if node is None:
+            raise InternalError("lower", KeyError(f"input {value} is not available here"))
+        kind = family(node)
+        if kind == "view":
+            return self._view(node, index, mask)
+        if kind == "pointwise":
+            return self._pointwise(node, value, index, mask)
+        reader = Reader(self, mask, tensor_type(value))
+        args, kwargs = map_leaves(reader.number, (node.args, node.kwargs))
+        if node.op in MOVEMENT:
+            scalar = MOVEMENT[node.op](reader, index, *args, **kwargs)
+        elif kind == "factory":
+            scalar = self._made(node, index, args, kwargs)
+        else:
+            scalar = OPS[node.op].source(self.b, index, reader.at, *args, **kwargs)
+        return self.b.cast(scalar, compute_dtype(value.type.dtype))
+
+    def _made(self, node: Node, index: Index, args: tuple, kwargs: dict[str, Any]) -> Scalar:
+        """An element of a new tensor; 0 where it is uninitialised."""
+        block = OPS[node.op]
+        if block.uninitialised:
+            return self.b.scalar(0)
+        return self.b.scalar(block.at(self.b, index, *args, **kwargs))
+
+    def _view(self, node: Node, index: Index, mask: Scalar | None) -> Scalar:
+        source = view_source(node)
+        if node.op in RESHAPES:
+            shape = node.outs[0].type.shape
+            inner = reshape_index(self.algebra, index, shape, source.type.shape)
+        else:
+            inner = OPS[node.op].index(self.b, index, *node.args, **node.kwargs)
+        return self.element(source, tuple(inner), mask)
+
+    def _pointwise(self, node: Node, value: Value, index: Index, mask: Scalar | None) -> Scalar:
+        def operand(x: Value) -> Scalar:
+            if isinstance(x.type, ScalarType):
+                return self.scalar_argument(x)
+            return self.element(x, broadcast_index(index, x.type.shape), mask)
+
+        result = OPS[node.op].element(self.b, node, operand)
+        if isinstance(result, tuple):
+            result = result[value.index]
+        return self._widened(result, node, value.type.dtype)
+
+    def _widened(self, result: Scalar, node: Node, dtype: torch.dtype) -> Scalar:
+        """The result in its compute dtype; only casts the user wrote round to f16 or bf16."""
+        if dtype in HALF and node.op not in ROUNDING:
+            if isinstance(result, Apply) and result.op == "cast" and result.dtype is dtype:
+                result = result.args[0]
+        return self.b.cast(result, compute_dtype(dtype))
+
+
+class Reader:
+    """What a data movement rule sees of the kernel: the Builder, and elements of its operands."""
+
+    def __init__(self, lowering: Lowering, mask: Scalar | None, out: TensorType) -> None:
+        self.lowering, self.mask, self.out = lowering, mask, out
+        self.b, self.algebra = lowering.b, lowering.algebra
+
+    def at(self, value: Value, index: Index, where: Scalar | None = None) -> Scalar:
+        """The element of `value` at `index`, read only where `where` holds."""
+        mask = self.mask
+        for condition in (where, *self._range_checks(value, index)):
+            if condition is not None:
+                mask = condition if mask is None else self.b.logical_and(mask, condition)
+        return self.lowering.element(value, index, mask)
+
+    def _range_checks(self, value: Value, index: Index) -> Iterator[Scalar]:
+        """An index taken from data that is out of range reads nothing."""
+        b = self.b
+        for at, size in zip(index, tensor_type(value).shape):
+            if type(at) is IntExpr and b.bindings(at):
+                yield b.ge(b.index(at), 0)
+                yield b.lt(b.index(at), b.index(size))
+
+    def number(self, x: Any) -> Any:
+        """A number computed at run time becomes a scalar; other arguments stay."""
+        if isinstance(x, Value) and isinstance(x.type, ScalarType):
+            return self.lowering.scalar_argument(x)
+        return x
+
+    def broadcast(self, value: Value, index: Index) -> Scalar:
+        """The element of an operand that is broadcast to the result."""
+        return self.at(value, broadcast_index(index, value.type.shape))

@@ -1,0 +1,149 @@
+"""Allocation plan: which buffer is allocated when, reuses whose memory, and dies where.
+
+In: the steps of a program, each with the values it reads and writes, and the values that must
+outlive it.  Out: a `MemoryPlan`.  Invariant: a buffer takes over memory only after the last use
+of its previous holder, only of the same dtype, and only where it provably fits at every size;
+where its tensor itself is passed on, the layout must be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jitshape.ir.graph import Value
+from jitshape.ir.symint import Algebra, Size, sym_max
+from jitshape.ir.types import TensorType, contiguous_strides, numel
+
+REUSE_WINDOW = 16  # free buffers looked at, the latest first
+MOST_WASTE = 4  # times larger than needed a reused buffer may be
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a kernel launch or extern call does to memory.  `allocated`: the writes that it is
+    given memory for; the other writes are allocated by ATen."""
+
+    reads: tuple[Value, ...]
+    writes: tuple[Value, ...]
+    allocated: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """`reuse`: value -> the dead value whose tensor it takes over.  `frees[i]`: the values whose
+    tensors are dropped after step i.  `layout`: the type each allocated tensor is made with."""
+
+    reuse: Mapping[Value, Value]
+    frees: tuple[tuple[Value, ...], ...]
+    layout: Mapping[Value, TensorType]
+
+
+def storage_size(type: TensorType) -> Size:
+    """Elements between the first and behind the last element of a fresh tensor."""
+    if type.strides == contiguous_strides(type.shape):
+        return numel(type.shape)
+    last: Size = 1
+    for size, stride in zip(type.shape, type.strides):
+        last = last + (size - 1) * stride
+    return sym_max(last, 0)
+
+
+def plan_memory(
+    algebra: Algebra,
+    steps: Sequence[Step],
+    keep: set[Value],
+    layout: Mapping[Value, TensorType],
+    passed: set[Value],
+    enabled: bool,
+) -> MemoryPlan:
+    """The plan for `steps`.  `keep`: outputs; `passed`: values whose tensors themselves are
+    passed to ATen or returned, so that their layout counts."""
+    planner = _Planner(algebra, steps, keep, layout, passed)
+    if not enabled:
+        return MemoryPlan({}, ((),) * len(steps), layout)
+    return planner.run()
+
+
+class _Planner:
+    def __init__(
+        self,
+        algebra: Algebra,
+        steps: Sequence[Step],
+        keep: set[Value],
+        layout: Mapping[Value, TensorType],
+        passed: set[Value],
+    ) -> None:
+        self.algebra, self.steps, self.keep = algebra, steps, keep
+        self.layout, self.passed = layout, passed
+        self.last_use: dict[Value, int] = {}
+        for i, step in enumerate(steps):
+            for value in (*step.reads, *step.writes):
+                self.last_use[value] = i
+        self.made = {value for step in steps for value in step.writes}
+        self.free: list[tuple[Value, TensorType]] = []  # dead values and what their tensors are
+        self.tensor: dict[Value, TensorType] = {}
+        self.reuse: dict[Value, Value] = {}
+
+    def run(self) -> MemoryPlan:
+        frees: list[list[Value]] = []
+        for i, step in enumerate(self.steps):
+            for value in step.writes:
+                self.tensor[value] = self.layout[value]
+            for value in step.allocated:
+                self._take(value)
+            dead = self._dying(i, step)
+            self.free += [(v, self.tensor[v]) for v in dead]
+            frees.append(dead)
+        taken = set(self.reuse.values())
+        kept = tuple(tuple(v for v in dead if v not in taken) for dead in frees)
+        return MemoryPlan(self.reuse, kept, self.layout)
+
+    def _dying(self, i: int, step: Step) -> list[Value]:
+        used = dict.fromkeys((*step.reads, *step.writes))
+        return [v for v in used if self.last_use[v] == i and v in self.made and v not in self.keep]
+
+    def _take(self, value: Value) -> None:
+        wanted = self.layout[value]
+        window = self.free[-REUSE_WINDOW:]
+        for candidate in reversed(window):
+            if self._fits(wanted, candidate[1], value in self.passed):
+                self.free.remove(candidate)
+                self.reuse[value] = candidate[0]
+                self.tensor[value] = candidate[1]
+                return
+
+    def _fits(self, wanted: TensorType, free: TensorType, exact: bool) -> bool:
+        if wanted.dtype != free.dtype or wanted.device != free.device:
+            return False
+        if wanted.shape == free.shape and wanted.strides == free.strides:
+            return True
+        if exact:
+            return False
+        need, have = storage_size(wanted), storage_size(free)
+        if type(need) is int and type(have) is int:
+            return need <= have <= MOST_WASTE * need
+        if need == have:
+            return True
+        return type(need) is not int and self.algebra.static("le", need, have) is True
+
+
+def peak_bytes(
+    steps: Sequence[Step], plan: MemoryPlan, size: Callable[[Size], int], planned: bool = True
+) -> int:
+    """The most bytes that buffers of the program hold at once, at given sizes: with the plan, or
+    (not `planned`) with every buffer of its own and kept to the end."""
+    live: dict[Value, int] = {}
+    peak = 0
+    for step, frees in zip(steps, plan.frees):
+        for value in step.writes:
+            source = plan.reuse.get(value) if planned else None
+            if source is not None:
+                live[value] = live.pop(source)
+            else:
+                type_ = plan.layout[value]
+                live[value] = max(size(storage_size(type_)), 0) * type_.dtype.itemsize
+        peak = max(peak, sum(live.values()))
+        for value in frees if planned else ():
+            live.pop(value, None)
+    return peak
