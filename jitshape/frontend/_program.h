@@ -24,7 +24,7 @@ PyAPI_FUNC(PyObject **) _PyObject_GetDictPtr(PyObject *);
 #define OPS(X)                                                                                   \
     X(SLOT) X(HELD) X(KEY) X(DICT) X(ITEM) X(TYPE) X(TYPE_ATTRIBUTE) X(FIELD) X(MEMBER)           \
     X(GETTER) X(SIZE) X(STRIDE) X(OFFSET) X(INT) X(LEN) X(CONST) X(ADD) X(MUL) X(FLOORDIV)        \
-    X(MOD) X(MAX) X(MIN) X(EQ) X(NE) X(LT) X(LE) X(GT) X(GE) X(AND) X(OR) X(NOT) X(TRUE_)         \
+    X(MOD) X(MAX) X(MIN) X(EQ) X(NE) X(LT) X(LE) X(GT) X(GE) X(AND) X(OR) X(TRUE_)                \
     X(TYPE_IS) X(IS) X(EQUALS) X(LENGTH) X(KEYS) X(MISSING) X(NO_TYPE_ATTRIBUTE) X(NULL_FIELD)    \
     X(NULL_MEMBER) X(TENSOR) X(SAME) X(DISTINCT) X(NO_OVERLAP) X(AMBIENT) X(AUTOGRAD_STATE)       \
     X(LOCAL_KEYS)
@@ -362,7 +362,6 @@ compute(Step *s, int64_t *r)
     case OP_GE: *out = a >= b; return 1;
     case OP_AND: *out = a && b; return 1;
     case OP_OR: *out = a || b; return 1;
-    case OP_NOT: *out = !a; return 1;
     default: return a != 0; /* OP_TRUE_ */
     }
 }

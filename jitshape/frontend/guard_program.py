@@ -222,10 +222,8 @@ class Assembler:
     def condition(self, value: Any, symbols: dict[str, int]) -> int:
         if not isinstance(value, BoolExpr):
             return self.constant(int(value))
-        if value.op in ("and", "or", "not"):
+        if value.op in ("and", "or"):
             registers = [self.condition(part, symbols) for part in value.args]
-            if value.op == "not":
-                return self.operation("NOT", registers[0])
             return self.fold(value.op.upper(), registers)
         a, b = (self.size(side, symbols) for side in value.args)
         return self.operation(value.op.upper(), a, b)
