@@ -4,7 +4,8 @@ In: the slots of a call.  Out: the index of the first guard that fails, or the e
 Registers hold borrowed references: no Python code runs between a load and its last use (ambient
 readers, which may, come before all loads), and objects that only the program holds are kept in
 `owned`.  Python writes the code (guards.py); every load checks what it relies on, so that a wrong
-program can miss but not crash. */
+program can miss but not crash.  Predicates (Python functions of numbers, for what has no op) come
+last, when what will be extracted is owned. */
 #ifndef JITSHAPE_PROGRAM_H
 #define JITSHAPE_PROGRAM_H
 
@@ -27,7 +28,7 @@ PyAPI_FUNC(PyObject **) _PyObject_GetDictPtr(PyObject *);
     X(MOD) X(MAX) X(MIN) X(EQ) X(NE) X(LT) X(LE) X(GT) X(GE) X(AND) X(OR) X(TRUE_)                \
     X(TYPE_IS) X(IS) X(EQUALS) X(LENGTH) X(KEYS) X(MISSING) X(NO_TYPE_ATTRIBUTE) X(NULL_FIELD)    \
     X(NULL_MEMBER) X(TENSOR) X(SAME) X(DISTINCT) X(NO_OVERLAP) X(AMBIENT) X(AUTOGRAD_STATE)       \
-    X(LOCAL_KEYS)
+    X(LOCAL_KEYS) X(PREDICATE)
 /* clang-format on */
 enum Op {
 #define X(name) OP_##name,
@@ -263,6 +264,29 @@ ambient_matches(PyObject *pair)
     return same;
 }
 
+/* object: (function, register...): object registers, and ~ of number registers */
+static int
+predicate_holds(PyObject *object, Registers *regs)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(object) - 1;
+    PyObject *args = PyTuple_New(n);
+    for (Py_ssize_t i = 0; args != NULL && i < n; i++) {
+        long from = PyLong_AsLong(PyTuple_GET_ITEM(object, i + 1));
+        PyObject *arg = from >= 0 ? Py_NewRef(regs->objects[from])
+                                  : PyLong_FromLongLong(regs->numbers[~from]);
+        if (arg == NULL) {
+            Py_CLEAR(args);
+            break;
+        }
+        PyTuple_SET_ITEM(args, i, arg);
+    }
+    PyObject *answer = args == NULL ? NULL : PyObject_Call(PyTuple_GET_ITEM(object, 0), args, NULL);
+    int holds = answer == Py_True;
+    Py_XDECREF(args);
+    Py_XDECREF(answer);
+    return holds;
+}
+
 static inline int
 floor_division(int64_t a, int64_t b, int64_t *quotient, int64_t *rest)
 {
@@ -409,6 +433,16 @@ check_ambient(Step *s)
     }
 }
 
+static void
+own_extracted(Program *p, Registers *regs)
+{
+    for (int i = 0; i < p->n_extract; i++) {
+        if (p->extract[i] >= 0) {
+            regs->owned[regs->n_owned++] = Py_NewRef(regs->objects[p->extract[i]]);
+        }
+    }
+}
+
 /* The step that failed, or NULL. */
 static Step *
 run_steps(Program *p, PyObject *const *slots, Registers *regs)
@@ -439,6 +473,12 @@ run_steps(Program *p, PyObject *const *slots, Registers *regs)
             break;
         case OP_TYPE_IS ... OP_NO_OVERLAP:
             if (!check(s, r)) {
+                return s;
+            }
+            break;
+        case OP_PREDICATE:
+            own_extracted(p, regs);
+            if (!predicate_holds(s->object, regs)) {
                 return s;
             }
             break;
@@ -523,6 +563,20 @@ parse_spec(PyObject *t)
 }
 
 static int
+parse_predicate(Program *p, PyObject *object)
+{
+    for (Py_ssize_t i = 1; PyTuple_Check(object) && i < PyTuple_GET_SIZE(object); i++) {
+        long from = PyLong_AsLong(PyTuple_GET_ITEM(object, i));
+        if (PyErr_Occurred() || from >= p->n_objects || ~from >= p->n_numbers) {
+            PyErr_SetString(PyExc_ValueError, "malformed PREDICATE");
+            return -1;
+        }
+    }
+    p->n_owned += (int)p->n_extract;
+    return 0;
+}
+
+static int
 parse_step(Program *p, Step *s, PyObject *t)
 {
     int op, dst, a, b, guard;
@@ -535,7 +589,7 @@ parse_step(Program *p, Step *s, PyObject *t)
     int limit = op >= OP_SIZE && op <= OP_TRUE_ ? p->n_numbers : p->n_objects;
     int operands = op >= OP_CONST && op <= OP_TRUE_ ? p->n_numbers : p->n_objects;
     int is_check = op >= OP_TYPE_IS;
-    if (op < 0 || op > OP_LOCAL_KEYS || dst < 0 || a < 0 || b < 0 || dst > 65535 ||
+    if (op < 0 || op > OP_PREDICATE || dst < 0 || a < 0 || b < 0 || dst > 65535 ||
         (!is_check && op != OP_TRUE_ && dst >= limit) || (a && a >= operands) ||
         (b && b >= operands) || (op == OP_SLOT && (number < 0 || number >= p->n_slots)) ||
         ((op == OP_FIELD || op == OP_NULL_FIELD) && (number < 0 || number > F_CELL))) {
@@ -560,6 +614,8 @@ parse_step(Program *p, Step *s, PyObject *t)
             return -1;
         }
         return 0;
+    case OP_PREDICATE:
+        return parse_predicate(p, object);
     case OP_AMBIENT:
         if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
             PyErr_SetString(PyExc_TypeError, "AMBIENT needs (reader, value)");
@@ -606,13 +662,6 @@ program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         Py_DECREF(p);
         return PyErr_NoMemory();
     }
-    for (; p->n_steps < n; p->n_steps++) {
-        if (parse_step(p, &p->steps[p->n_steps], PyTuple_GET_ITEM(steps, p->n_steps)) < 0) {
-            p->n_steps++;
-            Py_DECREF(p);
-            return NULL;
-        }
-    }
     for (; p->n_extract < n_extract; p->n_extract++) {
         long from = PyLong_AsLong(PyTuple_GET_ITEM(extract, p->n_extract));
         if (PyErr_Occurred() || from >= p->n_objects || ~from >= p->n_numbers) {
@@ -623,6 +672,13 @@ program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
             return NULL;
         }
         p->extract[p->n_extract] = (int32_t)from;
+    }
+    for (; p->n_steps < n; p->n_steps++) {
+        if (parse_step(p, &p->steps[p->n_steps], PyTuple_GET_ITEM(steps, p->n_steps)) < 0) {
+            p->n_steps++;
+            Py_DECREF(p);
+            return NULL;
+        }
     }
     return (PyObject *)p;
 }

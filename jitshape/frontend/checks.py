@@ -7,7 +7,6 @@ is the guard as the user reads it.
 
 from __future__ import annotations
 
-import re
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -231,7 +230,7 @@ class Holds(Check):
 
     def text(self, source: Source) -> str:
         names = {name: str(number) for name, number in self.symbols}
-        return re.sub(r"[A-Za-z_]\w*", lambda m: names.get(m[0], m[0]), str(self.condition))
+        return self.condition.print(lambda atom: names[atom.name])
 
 
 @dataclass(frozen=True)

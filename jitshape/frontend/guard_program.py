@@ -8,6 +8,7 @@ first (its readers may run code), then arguments, then relations between them, t
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from jitshape.frontend import sources as S
 from jitshape.frontend._evalframe import FIELDS, OPS, Program
 from jitshape.frontend.guards import Guard, GuardProgram
 from jitshape.frontend.sources import Source
-from jitshape.ir.symint import BoolExpr, Size
+from jitshape.ir.symint import BoolExpr, IntExpr, Size
 
 AMBIENT: dict[str, Callable[[], Any]] = {}  # name of ambient state -> reader without arguments
 FAST_AMBIENT: dict[str, Callable[[Any], tuple[str, int, Any]]] = {}  # -> (op, number, object)
@@ -52,6 +53,20 @@ def place(guard: Guard) -> int:
     return 3 if isinstance(root(guard.source), S.Local) else 4
 
 
+def only_sizes(condition: Any) -> bool:
+    """Whether a condition is made of integer polynomials, for which there are ops."""
+    if isinstance(condition, BoolExpr):
+        return all(map(only_sizes, condition.args))
+    return type(condition) in (int, bool, IntExpr)
+
+
+def predicate(check: C.Holds) -> Callable[..., bool]:
+    """The condition as a Python function of its symbols; where Python raises it does not hold."""
+    names = ", ".join(name for name, _ in check.symbols)
+    scope = {"math": math}
+    return eval(f"lambda {names}: bool({check.condition})", scope)
+
+
 class Assembler:
     def __init__(self, guards: tuple[Guard, ...], extract: tuple[Source, ...]) -> None:
         self.guards = sorted(guards, key=place)
@@ -61,6 +76,7 @@ class Assembler:
         self.numbers: dict[Any, int] = {}
         self.slots = 0
         self.current = -1
+        self.predicates: list[tuple[int, C.Holds, list[int]]] = []
         self.own: dict[Source, list[int]] = defaultdict(list)  # checks to emit with the load
         for index, guard in enumerate(self.guards):
             if not isinstance(guard.check, ALONE):
@@ -82,6 +98,9 @@ class Assembler:
             else:
                 self.load(self.checked_at(guard))
         registers = tuple(self.extracted(source) for source in self.sources)
+        for index, check, symbols in self.predicates:
+            self.current = index
+            self.emit("PREDICATE", object=(predicate(check), *symbols))
         program = Program(
             tuple(self.steps), self.slots, len(self.objects), len(self.numbers), registers
         )
@@ -201,8 +220,20 @@ class Assembler:
     # ---- relations of sizes
 
     def holds(self, source: Source, check: C.Holds) -> None:
+        if not only_sizes(check.condition):
+            registers = [self.argument(number) for _, number in check.symbols]
+            self.predicates.append((self.current, check, registers))
+            return
         symbols = {name: self.load(number) for name, number in check.symbols}
         self.truth(self.condition(check.condition, symbols))
+
+    def argument(self, number: Any) -> int:
+        """The register of a predicate's argument, as _program.h encodes it."""
+        if number.kind != "float":
+            return ~self.load(number)
+        register = self.load(number.base)
+        self.simple("TYPE_IS", number.base, object=float)
+        return register
 
     def truth(self, register: int) -> None:
         self.emit("TRUE_", a=register)

@@ -9,7 +9,8 @@ from jitshape.frontend import checks as C
 from jitshape.frontend import sources as S
 from jitshape.frontend.guard_program import AMBIENT
 from jitshape.frontend.guards import GuardSet, assemble, explain
-from jitshape.ir.symint import Algebra, all_of, any_of, compare
+from jitshape.ir.symfloat import FloatExpr, apply
+from jitshape.ir.symint import Algebra, BoolExpr, all_of, any_of, compare
 
 X, Y = S.Local(0, "x"), S.Local(1, "y")
 
@@ -198,6 +199,17 @@ def test_division_by_zero_and_overflow_miss():
     assert p.run((5,)) == () and p.run((0,)) is None
     p = program((symbols[0][1], C.Holds(compare("ge", s * s, -1), symbols)))
     assert p.run((5,)) == () and p.run((2**40,)) is None and p.run((2**90,)) is None
+
+
+def test_conditions_on_floats():
+    algebra = Algebra()
+    s = algebra.symbol("s0")
+    f = FloatExpr("symbol", (algebra.symbol("f0").symbol,))
+    condition = BoolExpr("lt", (apply("mul", apply("div", s, 2), f), 3.5))
+    symbols = (("s0", S.Number(X, "int")), ("f0", S.Number(Y, "float")))
+    p = program((symbols[0][1], C.Holds(condition, symbols)), extract=[Y, S.Number(X, "int")])
+    assert p.run((2, 3.0)) == (3.0, 2) and p.run((2, 4.0)) is None and p.run((2, 3)) is None
+    assert str(explain(p, (2, 4.0))) == "(x / 2) * y < 3.5 failed: x = 2, y = 4.0"
 
 
 def test_ambient_state():
