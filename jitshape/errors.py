@@ -37,6 +37,10 @@ class GraphBreak(JitshapeError, RuntimeError):
     """`fullgraph=True` and the program cannot be captured whole."""
 
 
+class RecompileRefused(JitshapeError, RuntimeError):
+    """set_stance("fail_on_recompile") is in force and no entry serves the call."""
+
+
 class DataDependent(JitshapeError, RuntimeError):
     """A decision needs a number that exists only when the graph runs: `condition`, a size or a
     condition on sizes."""

@@ -51,6 +51,8 @@ AMBIENT_WRITES: dict[Any, str] = {
     torch._C._set_grad_enabled: "grad_mode",
 }
 
+AMBIENT_SETTERS: dict[str, Any] = {"grad_mode": torch._C._set_grad_enabled}
+
 _REASON_RUN = "it must see real tensors"
 BREAKS: dict[Any, str] = {
     torch.Tensor.backward: "it runs autograd on tensors of the graph",
@@ -93,8 +95,23 @@ def lookup(table: dict[Any, Any], fn: Any) -> Any:
         return None
 
 
+_ALLOWED: dict[Any, bool] = {}  # by allow_in_graph
+
+
+def disable(fn: Any) -> None:
+    """From now on a call of `fn` is a break."""
+    BREAKS[fn] = "it is marked jitshape.disable"
+
+
+def allow(fn: Any) -> None:
+    """From now on `fn` runs natively on symbolic tensors."""
+    _ALLOWED[fn] = True
+
+
 def policy(fn: Any) -> str | None:
     """How the machine treats the callable `fn`; None: not a callable of torch's."""
+    if lookup(_ALLOWED, fn):
+        return "native"
     if lookup(BREAKS, fn) is not None:
         return "break"
     if lookup(AMBIENT_READS, fn) or lookup(AMBIENT_WRITES, fn):

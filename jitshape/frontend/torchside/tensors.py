@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitshape.errors import DataDependent, JitshapeError
+from jitshape.frontend.checks import TypeIs
 from jitshape.frontend.sources import Getter, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
 from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.values.functions import CallableValue
+from jitshape.frontend.values.storage import guard_identity
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 
 if TYPE_CHECKING:
@@ -51,15 +54,31 @@ BREAK_ATTRIBUTES = {
 
 
 class TensorValue(Value):
-    """A tensor of the graph; `cls` is the class that the program sees."""
+    """A tensor of the graph; `cls` is the class that the program sees.  One that exists outside
+    (`real`, found at `source`) enters the graph, and is guarded, when it is first needed."""
 
-    def __init__(self, tensor: SymbolicTensor, cls: type = torch.Tensor, real: Any = None) -> None:
-        self.tensor, self.cls, self.real = tensor, cls, real
+    def __init__(
+        self,
+        symbolic: SymbolicTensor | None,
+        cls: type = torch.Tensor,
+        real: torch.Tensor | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self._symbolic, self.cls, self.real, self.source = symbolic, cls, real, source
+        self.machine: Machine | None = None
 
     def __repr__(self) -> str:
-        return f"TensorValue({self.tensor!r})"
+        return f"TensorValue({self._symbolic!r})"
+
+    @property
+    def tensor(self) -> SymbolicTensor:
+        if self._symbolic is None:
+            self._symbolic = self.machine.tracer.enter(self.machine, self)
+        return self._symbolic
 
     def python_type(self) -> type:
+        if self._symbolic is None:
+            self.machine.guard(self.source, TypeIs(self.cls))
         return self.cls
 
     def truth(self, m: Machine) -> bool:
@@ -166,11 +185,11 @@ class TorchMethod(Value):
         e.end_call(2)
 
 
-class TorchCallable(Value):
+class TorchCallable(CallableValue):
     """A torch function, builtin or op: called natively on symbolic tensors."""
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
+    def __init__(self, function: Any, source: Source | None = None) -> None:
+        self.function, self.source = function, source
 
     def __repr__(self) -> str:
         return f"TorchCallable({getattr(self.function, '__name__', self.function)})"
@@ -184,22 +203,17 @@ class TorchCallable(Value):
     def constant(self) -> Any:
         return self.function
 
-    def truth(self, m: Machine) -> bool:
-        return True
-
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return call_torch(m, self.function, args, kwargs)
 
+    def seen_again(self, m: Machine, source: Source) -> None:
+        guard_identity(m, self.function, source)
+
     def getattr(self, m: Machine, name: str) -> Value:
-        return m.wrap_attribute(self, self.function, name)
-
-    def hash_key(self, m: Machine) -> Any:
-        return self.function
-
-    def compare(self, m: Machine, op: str, other: Value) -> Any:
-        if op in ("==", "!=") and other.is_constant():
-            return m.const((self.function == other.constant()) is (op == "=="))
-        return NotImplemented
+        found = getattr(self.function, name, None)
+        if isinstance(found, (str, type(None))) or natives.policy(found):
+            return from_real(m, found)
+        return m.default_getattr(self, name)
 
     def reconstruct(self, e: Any) -> None:
         e.const(self.function)
@@ -254,7 +268,18 @@ def to_real(m: Machine, value: Value) -> Any:
         return value.to_torch()
     if value.is_constant():
         return value.constant()
-    return m.to_real(value, lambda v: to_real(m, v))
+    if isinstance(value, SequenceValue) and value.is_exact():
+        return value.builtin(to_real(m, item) for item in value.items())
+    if isinstance(value, SequenceValue) and value.cls is torch.Size:
+        return tuple(to_real(m, item) for item in value.items())
+    if isinstance(value, SliceValue):
+        return slice(*(to_real(m, part) for part in value.parts()))
+    if isinstance(value, DictValue) and value.is_exact():
+        loaded = value.load(m)
+        return {e.key.constant(): to_real(m, value.find(m, h).value) for h, e in loaded.items()}
+    raise Break(
+        "torch_argument", f"{value.python_type().__name__} as an argument of a torch function"
+    )
 
 
 def from_real(m: Machine, result: Any) -> Value:
@@ -264,19 +289,15 @@ def from_real(m: Machine, result: Any) -> Value:
     kind = type(result)
     if kind in (torch.SymInt, torch.SymFloat, torch.SymBool):
         return number_value(m, m.tracer.env, result)
-    if isinstance(result, tuple) and kind is not tuple:
-        return m.new_tuple([from_real(m, item) for item in result], kind)
-    if kind is tuple:
-        return m.new_tuple([from_real(m, item) for item in result])
+    if issubclass(kind, tuple):
+        items = [from_real(m, item) for item in result]
+        if kind is tuple:
+            return m.new_tuple(items)
+        return TupleValue(items, kind)
     if kind is list:
         return m.new_list([from_real(m, item) for item in result])
-    if isinstance(result, torch.Tensor):
-        return m.wrap_new_tensor(result)
+    if issubclass(kind, torch.Tensor):
+        raise Break("torch_call", "the call gave a real tensor while tracing")
     if callable(result) and natives.policy(result):
         return TorchCallable(result)
     return m.const(result)
-
-
-def source_of_grad(source: Source) -> Source:
-    """Where `.grad` of the tensor at `source` is read."""
-    return Getter(source, "grad")

@@ -9,6 +9,7 @@ guarded or symbolic.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitshape.errors import InternalError, UnsupportedTensor
-from jitshape.frontend.checks import Equals, TensorMatches, TypeIs
+from jitshape.frontend.checks import TensorMatches, TypeIs
 from jitshape.frontend.dynamic import Policy
 from jitshape.frontend.sources import Number, Source
 from jitshape.frontend.torchside.numbers import SymbolicInt
@@ -25,7 +26,7 @@ from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
-from jitshape.ir.symint import IntExpr, Size, any_of, compare
+from jitshape.ir.symint import IntExpr, Size, any_of, compare, sym_max
 from jitshape.ir.trace import Trace
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Tracer:
         self.trace = Trace(self.env)
         self.inputs: list[GraphInput] = []
         self.symbols: dict[str, Source] = {}
+        self._names: set[str] = set()
         self._values: dict[int, TensorValue] = {}  # by id of the SymbolicTensor
 
     # ---- running torch
@@ -73,16 +75,17 @@ class Tracer:
 
     # ---- real tensors
 
-    def wrap_tensor(self, m: Machine, real: torch.Tensor, source: Source | None) -> Value:
-        """A graph input for `real`, guarded."""
+    def enter(self, m: Machine, value: TensorValue) -> SymbolicTensor:
+        """The graph input of a real tensor, guarded."""
+        real, source = value.real, value.source
+        assert real is not None
         if type(real) not in TENSOR_CLASSES:
             raise Break("tensor_subclass", f"{type(real).__name__} is a subclass of Tensor")
         _check_supported(real, source)
         if source is None:
             raise Break("lifted_tensor", "a tensor was reached that no guard can name")
         sizes = self._sizes(real, source)
-        strides = self._strides(m, real, source, sizes)
-        static = tuple(s if type(s) is int else None for s in sizes)
+        strides = self._strides(real, source, sizes)
         m.guard(
             source,
             TensorMatches(
@@ -90,7 +93,7 @@ class Tracer:
                 real.dtype,
                 real.device,
                 torch._C._dispatch_keys(real).raw_repr(),
-                static,
+                tuple(s if type(s) is int else None for s in sizes),
                 tuple(s if type(s) is int else None for s in strides),
                 real.requires_grad,
                 real.is_leaf,
@@ -102,16 +105,19 @@ class Tracer:
         name = self._name(source)
         tensor = self.trace.input(real, name, sizes=sizes, strides=strides, offset=offset)
         self.inputs.append(GraphInput(source, tensor, real))
-        value = TensorValue(tensor, type(real), real)
-        value.source = source
         self._values[id(tensor)] = value
-        return value
+        return tensor
 
     def _name(self, source: Source) -> str:
+        """A name for the graph input: the source's text as an identifier, made unique."""
         text = "".join(c if c.isalnum() else "_" for c in str(source)).strip("_")
-        text = text if text[:1].isalpha() else f"x_{text}"
-        taken = {g.tensor_name for g in ()}  # names are made unique by the trace
-        return text if text not in taken else f"{text}_"
+        name = text = text if text[:1].isalpha() else f"x_{text}"
+        for number in itertools.count(1):
+            if name not in self._names:
+                self._names.add(name)
+                return name
+            name = f"{text}_{number}"
+        raise AssertionError("unreachable")
 
     def _sizes(self, real: torch.Tensor, source: Source) -> tuple[Size, ...]:
         sizes: list[Size] = []
@@ -126,7 +132,7 @@ class Tracer:
         return tuple(sizes)
 
     def _strides(
-        self, m: Machine, real: torch.Tensor, source: Source, sizes: tuple[Size, ...]
+        self, real: torch.Tensor, source: Source, sizes: tuple[Size, ...]
     ) -> tuple[Size, ...]:
         """Strides as expressions of the sizes where the layout is dense in some order of the
         dimensions; else static, or symbolic once they changed."""
@@ -168,13 +174,12 @@ class Tracer:
         self.symbols[str(symbol)] = source
         return symbol
 
-    def wrap_int(self, m: Machine, value: int, source: Source | None) -> Value:
-        """A Python int: a literal, or symbolic once it changed."""
+    def symbolic_int(self, m: Machine, value: int, source: Source | None) -> Value | None:
+        """The symbol of a Python int that changed; None: it is a literal."""
         if source is None or not self.policy.number(source, value).dynamic:
-            return _literal(m, value, source)
+            return None
         m.guard(source, TypeIs(int))
-        symbol = self.symbol(Number(source, "int"), value)
-        number = SymbolicInt(self.env, symbol)
+        number = SymbolicInt(self.env, self.symbol(Number(source, "int"), value))
         number.source = source
         return number
 
@@ -189,12 +194,6 @@ class Tracer:
         finally:
             torch._C._set_grad_enabled(grad)
             torch.set_autocast_cache_enabled(cache)
-
-
-def _literal(m: Machine, value: Any, source: Source | None) -> Value:
-    if source is not None:
-        m.guard(source, Equals(value))
-    return m.const(value)
 
 
 def _check_supported(real: torch.Tensor, source: Source | None) -> None:
@@ -217,8 +216,6 @@ def _dense_strides(
     shape: tuple[int, ...], actual: tuple[int, ...], sizes: tuple[Size, ...]
 ) -> list[Size | None]:
     """Strides as products of the sizes behind, for each dimension that fits; None elsewhere."""
-    from jitshape.ir.symint import sym_max
-
     order = sorted(range(len(shape)), key=lambda d: (actual[d], shape[d] == 1, -d))
     found: list[Size | None] = [None] * len(shape)
     number, product = 1, 1

@@ -1,0 +1,45 @@
+"""How a trace leaves: the code that runs after the graph.
+
+In: a Capture.  Out: an Exit: an Emitter whose body replays effects and ends in the result (or in
+a resume function, after a break), and `keys`: what that code needs of the graph, in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.emit import Emitter
+from jitshape.frontend.torchside.natives import AMBIENT_SETTERS
+from jitshape.frontend.torchside.tensors import TensorValue
+from jitshape.ir.symint import Size
+
+if TYPE_CHECKING:
+    from jitshape.frontend.capture import Capture
+
+
+@dataclass(frozen=True, eq=False)
+class Exit:
+    """`keys`: TensorValue, Size or float expression, one for each graph output."""
+
+    emitter: Emitter
+    keys: tuple[TensorValue | Size | Any, ...]
+
+
+def leave(capture: Capture) -> Exit:
+    """Code for a trace that returned."""
+    outcome = capture.outcome
+    assert outcome.kind == "return" and outcome.value is not None
+    e = Emitter(capture.function.__code__)
+    capture.effects.replay(e)
+    set_ambient(e, capture)
+    e.value(outcome.value)
+    e.op("RETURN_VALUE")
+    return Exit(e, tuple(e.outputs))
+
+
+def set_ambient(e: Emitter, capture: Capture) -> None:
+    """Global state of torch as the program left it."""
+    for name, value in capture.ambient.items():
+        e.call(AMBIENT_SETTERS[name], lambda value=value: e.const(value))
+        e.pop()

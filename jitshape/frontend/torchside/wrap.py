@@ -1,0 +1,74 @@
+"""Registers how torch's objects become machine values.
+
+Tensors become graph inputs, torch's callables are called natively, dtypes and devices are
+constants, modules get quick attribute reads; Python ints that changed become symbols.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from jitshape.frontend.sources import Source
+from jitshape.frontend.torchside.modules import ModuleObject
+from jitshape.frontend.torchside.natives import policy
+from jitshape.frontend.torchside.tensors import TensorValue, TorchCallable
+from jitshape.frontend.values.base import WRAPPERS, Value, wraps
+from jitshape.frontend.values.constants import register_constant_type
+from jitshape.frontend.values.storage import guard_identity, guard_type
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+for _cls in (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo):
+    register_constant_type(_cls)
+register_constant_type(torch.iinfo)
+
+
+@wraps(torch.Tensor, subclasses=True)
+def wrap_tensor(m: Machine, real: torch.Tensor, source: Source | None) -> Value:
+    """Nothing is guarded until something of the tensor is read."""
+    value = TensorValue(None, type(real), real, source)
+    value.machine = m
+    return value
+
+
+@wraps(torch.nn.Module, subclasses=True)
+def wrap_module(m: Machine, real: torch.nn.Module, source: Source | None) -> Value:
+    return ModuleObject(type(real), real, guard_type(m, real, source))
+
+
+@wraps(torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+def wrap_op(m: Machine, real: Any, source: Source | None) -> Value:
+    return TorchCallable(real, guard_identity(m, real, source))
+
+
+def _before(cls: type) -> None:
+    """Callables of torch's among objects of `cls`; the rest as before."""
+    plain = WRAPPERS[cls]
+
+    def wrapper(m: Machine, real: Any, source: Source | None) -> Value:
+        if policy(real) is None:
+            return plain(m, real, source)
+        return TorchCallable(real, guard_identity(m, real, source))
+
+    WRAPPERS[cls] = wrapper
+
+
+for _cls in (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+):
+    _before(_cls)
+
+_plain_int = WRAPPERS[int]
+
+
+@wraps(int)
+def wrap_int(m: Machine, real: int, source: Source | None) -> Value:
+    symbolic = m.tracer.symbolic_int(m, real, source)
+    return _plain_int(m, real, source) if symbolic is None else symbolic

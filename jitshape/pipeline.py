@@ -1,0 +1,377 @@
+"""Every stage of a compile, in order: start reading here.
+
+    call -> Dispatcher (C) -- miss --> Compiler.miss
+        capture     frontend   bytecode and torch calls -> graph, guards, effects
+        leave       frontend   code that rebuilds the result; says what the graph must give
+        joint       ir         backward recorded behind forward, where a result requires grad
+        optimize    ir         functionalize, decompose, simplify, cse, dce
+        partition   ir         forward and backward graphs
+        generate    backend    kernels and program
+        publish     frontend   guards + code -> entry of the Dispatcher
+
+Invariant: an entry is published whole, or not at all; a call that cannot be compiled ends in the
+user's own result, a warning and a counted fallback (`suppress_errors`), or in a JitshapeError.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from jitshape.backend.autograd import contract_of, make_autograd_callable
+from jitshape.backend.compile import Program, compile_graph
+from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
+from jitshape.frontend import _evalframe, calibrate, dynamic
+from jitshape.frontend.capture import Capture, capture
+from jitshape.frontend.emit import listing
+from jitshape.frontend.guards import GuardProgram, assemble, explain
+from jitshape.frontend.leave import leave
+from jitshape.frontend.torchside import natives
+from jitshape.frontend.torchside.tensors import TensorValue
+from jitshape.ir.graph import Graph
+from jitshape.ir.passes import run_passes
+from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
+from jitshape.ir.passes.partition import partition
+from jitshape.ir.passes.tangents import with_defined_tangents
+from jitshape.ir.printer import print_graph
+from jitshape.module import is_wrapper, wrap_module
+from jitshape.observe import counters, logs
+from jitshape.observe.explaining import compile_record, recompile_failures
+from jitshape.observe.records import FallbackRecord, record
+from jitshape.options import Options, environment
+
+LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
+
+_compilers: weakref.WeakSet[Compiler] = weakref.WeakSet()
+_stance = ["default"]
+_started = False
+
+
+class Compiler:
+    """What belongs to one compiled function: its dispatcher and the story of its entries."""
+
+    def __init__(self, function: types.FunctionType, options: Options) -> None:
+        self.function, self.options = function, options
+        self.lock = threading.RLock()
+        self.programs: list[GuardProgram] = []
+        self.warned = False
+        self.dispatcher = _evalframe.Dispatcher(function, self.miss)
+        _compilers.add(self)
+
+    def forget(self) -> None:
+        self.programs.clear()
+        self.dispatcher.clear()
+
+    # ---- a call that no entry serves
+
+    def miss(self, dispatcher: Any, slots: tuple[Any, ...]) -> Any:
+        """Compile for this call and run it."""
+        stance = _stance[-1]
+        if stance == "force_eager":
+            return self.natively(slots, "stance force_eager", fallback=False)
+        if not self.lock.acquire(timeout=LOCK_SECONDS):
+            return self.natively(slots, "another thread is compiling this function")
+        try:
+            found = dispatcher.try_slots(slots)  # another thread may have compiled it
+            if found is not None:
+                return found[0]
+            if self.programs and stance == "eager_on_recompile":
+                return self.natively(slots, "stance eager_on_recompile", fallback=False)
+            entry = self.compile(slots)
+        finally:
+            self.lock.release()
+        return entry() if entry is not None else self.natively(slots, "", fallback=False)
+
+    def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> Any:
+        """The call without compiled code."""
+        if fallback:
+            counters.count("fallbacks")
+            counters.count_in("fallback_reasons", reason)
+            record(FallbackRecord(self.function.__qualname__, self.where(), reason))
+        return self.dispatcher.call_original(slots)
+
+    def where(self) -> str:
+        code = self.function.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def compile(self, slots: tuple[Any, ...]) -> Callable[[], Any] | None:
+        """A new entry for this call; returns how to run it, or None: run natively."""
+        failures = recompile_failures(self.programs, slots)
+        if failures and _stance[-1] == "fail_on_recompile":
+            raise RecompileRefused(
+                f"{self.function.__qualname__} would be compiled again",
+                where=self.where(),
+                because="; ".join(map(str, failures)),
+                avoid="set_stance('default')",
+            )
+        start = time.thread_time()
+        try:
+            made = compile_call(self.function, slots, self.options)
+        except GraphBreak:
+            raise
+        except JitshapeError as error:
+            if not self.options.suppress_errors:
+                raise
+            return self._suppressed(error, slots)
+        self.programs.append(made.program)
+        self.dispatcher.add_entry(made.program.program, made.entry)
+        self._tell(made, failures, time.thread_time() - start)
+        extracted = made.program.run(slots)
+        if extracted is None:
+            failure = explain(made.program, slots)
+            raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
+        return functools.partial(made.entry, *extracted)
+
+    def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> Callable[[], Any]:
+        if not self.warned:
+            self.warned = True
+            logs.warn(f"{self.function.__qualname__} runs eagerly: {error}")
+        reason = str(error).splitlines()[0]
+        return functools.partial(self.natively, slots, reason)
+
+    def _tell(self, made: Made, failures: list, seconds: float) -> None:
+        """Count, log and record an entry."""
+        counters.count("compiles")
+        if failures:
+            counters.count("recompiles")
+        count = len(self.programs)
+        if count == self.options.recompile_limit + 1:
+            logs.warn(
+                f"{self.function.__qualname__} ({self.where()}) was compiled {count} times, the "
+                f"last time because {failures[0] if failures else 'nothing matched'}; entries "
+                "are kept.  JITSHAPE_LOGS=recompiles shows every reason"
+            )
+        record(compile_record(self.function, made, failures, seconds))
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A compiled entry and what people may want to know of it."""
+
+    program: GuardProgram
+    entry: types.FunctionType
+    capture: Capture
+    inputs: tuple[str, ...]
+    graph: str
+    compiled: Program | None
+
+
+# ---- one compile, stage by stage
+
+
+def compile_call(function: types.FunctionType, slots: tuple[Any, ...], options: Options) -> Made:
+    """From one call to an entry."""
+    with stage("capture"):
+        captured = capture(function, slots, options)
+    try:
+        with stage("leave"):
+            exit_ = leave(captured)
+        text, run, inputs, compiled = "", None, (), None
+        shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
+        if exit_.keys or captured.tracer.trace.graph.nodes:
+            graph = finish_graph(captured, exit_.keys)
+            text = print_graph(graph)
+            logs.log("graph", text)
+            run, compiled = compile_recorded(graph, options, function.__qualname__)
+            inputs = (*(i.source for i in captured.tracer.inputs), *symbol_sources(captured, graph))
+    finally:
+        captured.tracer.close()
+    with stage("publish"):
+        entry = exit_.emitter.finish(function.__globals__, run, inputs)
+        program = assemble(captured.guards(), exit_.emitter.extract)
+    counters.count("symbols", len(captured.tracer.symbols))
+    counters.count("guards", len(program.guards))
+    _log_entry(captured, program, entry)
+    return Made(program, entry, captured, shown, text, compiled)
+
+
+def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
+    """The recorded graph with its outputs, and backward behind it where one requires grad."""
+    trace = captured.tracer.trace
+    graph = trace.graph
+    graph.outputs = [k.tensor.value if isinstance(k, TensorValue) else k for k in keys]
+    graph.returned = len(keys)
+    graph.symbols = [
+        captured.tracer.env.symbols[name].expr
+        for name, source in captured.tracer.symbols.items()
+        if not read_off_inputs(source, captured.tracer.inputs)
+    ]
+    tracked = differentiated(captured, keys)
+    if tracked:
+        with stage("joint"):
+            leaves = [t for t in trace.leaves if t.requires_grad]
+            count = len(graph.inputs)
+            found = iter(trace.backward(tracked, inputs=leaves))
+            gradients = [next(found) if t.requires_grad else None for t in trace.leaves]
+        graph.outputs += [None if g is None else g.value for g in gradients]
+        graph.gradients = count
+        graph.differentiated = [t.value for t in tracked]
+    return graph
+
+
+def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
+    """The symbolic tensors that get a tangent: results and written inputs that require grad."""
+    leaves = captured.tracer.trace.leaves
+    if not any(t.requires_grad for t in leaves):
+        return []
+    storages = {t.value.storage for t in leaves}
+    results = [k.tensor for k in keys if isinstance(k, TensorValue)]
+    return [t for t in results if t.requires_grad and t.value.storage not in storages]
+
+
+def read_off_inputs(source: Any, inputs: Sequence[Any]) -> bool:
+    """Whether the symbol is a plain size of a graph input."""
+    return source.kind == "size" and any(source.base == i.source for i in inputs)
+
+
+def symbol_sources(captured: Capture, graph: Graph) -> list[Any]:
+    symbols = captured.tracer.symbols
+    return [symbols[str(symbol)] for symbol in graph.symbols]
+
+
+def compile_recorded(
+    graph: Graph, options: Options, name: str
+) -> tuple[Callable[..., Any], Program]:
+    """The callable that takes the graph's inputs and gives its outputs."""
+    with stage("optimize"):
+        run_passes(graph, OPTIMIZE, observers=(_log_pass,))
+    if not graph.gradients:
+        program = generate(graph, options)
+        return program.run, program
+    with stage("partition"):
+        split = partition(graph)
+        contract = contract_of(graph, split)
+
+    def compile_backward(defined: tuple[bool, ...]) -> Callable[..., Any]:
+        counters.count("backward_compiles")
+        backward = with_defined_tangents(split.backward, defined)
+        run_passes(backward, CLEAN_UP, has=split_has)
+        return generate(backward, options).run
+
+    split_has = {p for step in OPTIMIZE for p in step.provides}
+    program = generate(split.forward, options)
+    return make_autograd_callable(program.run, compile_backward, contract, name), program
+
+
+def generate(graph: Graph, options: Options) -> Program:
+    """Kernels and program of one graph."""
+    backend = options.backend
+    if backend == "auto":
+        on_gpu = any(v.type.device.type == "cuda" for v in graph.inputs)
+        backend = "triton" if on_gpu else "cpu"
+    with stage("generate"):
+        program = compile_graph(graph, backend=backend, memory_plan=options.memory_plan)
+    counters.count("graphs")
+    counters.count("kernels", len(program.kernels))
+    for op, calls in program.externs.items():
+        counters.count_in("extern_ops", op, calls)
+    for line in program.log:
+        logs.log("schedule", line)
+    if logs.enabled("output_code"):
+        for kernel in program.kernels:
+            logs.log("output_code", kernel.source or kernel.text)
+        logs.log("output_code", program.source)
+    return program
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Time a stage, and name it in errors that are not the user's and not catalogued."""
+    with counters.timed(name):
+        try:
+            yield
+        except (JitshapeError, RecursionError, KeyboardInterrupt, MemoryError):
+            raise
+        except Exception as error:
+            raise InternalError(name, error) from error
+
+
+def _log_pass(name: str, graph: Graph) -> None:
+    if name == OPTIMIZE[-1].name and logs.enabled("functional"):
+        logs.log("functional", print_graph(graph))
+
+
+def _log_entry(captured: Capture, program: GuardProgram, entry: types.FunctionType) -> None:
+    for decision in captured.policy.became_dynamic():
+        logs.log("dynamic", str(decision))
+    if logs.enabled("guards"):
+        logs.log("guards", str(program))
+    if logs.enabled("bytecode"):
+        logs.log("bytecode", listing(entry.__code__))
+
+
+# ---- what api.py calls
+
+
+def start() -> None:
+    """Self-tests and the log setting of the environment, once."""
+    global _started
+    if not _started:
+        _started = True
+        logs.set_logs(environment("LOGS"))
+        calibrate.install()
+        calibrate.install_ambient()
+
+
+def compiled(fn: Any, options: Options) -> Any:
+    """What `jitshape.compile` returns for `fn`."""
+    start()
+    if isinstance(fn, _evalframe.Dispatcher) or is_wrapper(fn):
+        return fn
+    if isinstance(fn, nn.Module):
+        call = type(fn).__call__
+        bound = types.MethodType(Compiler(call, options).dispatcher, fn)
+        return wrap_module(fn, bound, options)
+    if isinstance(fn, types.MethodType) and isinstance(fn.__func__, types.FunctionType):
+        return types.MethodType(Compiler(fn.__func__, options).dispatcher, fn.__self__)
+    if isinstance(fn, types.FunctionType):
+        return Compiler(fn, options).dispatcher
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return functools.wraps(fn, updated=())(Compiler(call, options).dispatcher)
+
+
+def compiled_or_same(fn: Any) -> Any:
+    return compiled(fn, Options())
+
+
+def disabled(fn: Any) -> Any:
+    natives.disable(fn)
+    return fn
+
+
+def allow_in_graph(fn: Any) -> Any:
+    natives.allow(fn)
+    return fn
+
+
+class set_stance:
+    """Holds from construction on; leaving a `with` on it restores the former stance."""
+
+    def __init__(self, stance: str) -> None:
+        self.former = _stance[-1]
+        _stance[-1] = stance
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: Any) -> None:
+        _stance[-1] = self.former
+
+
+def reset() -> None:
+    """Forget entries and learned shapes."""
+    for compiler in list(_compilers):
+        compiler.forget()
+    dynamic.forget_all()
