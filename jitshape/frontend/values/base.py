@@ -61,6 +61,8 @@ class Break(Exception):
     def __init__(self, kind: str, reason: str, remedy: str = "") -> None:
         super().__init__(f"{kind}: {reason}")
         self.kind, self.reason, self.remedy = kind, reason, remedy
+        self.frames: list[Any] = []  # FrameSnapshots, innermost first: the machine's
+        self.restart: int | None = None  # step to break at in a second trace, if not resumable
 
 
 class Restart(Exception):
@@ -135,6 +137,11 @@ class Value:
         """The object was found at a second source.  Values whose wrapper pins the very object
         (functions, classes, modules) override this with the guard `Is`."""
         m.guard(source, m.same_object(self))
+
+    def special(self, m: Machine, name: str) -> Value | None:
+        """The method `name` looked up on the class and bound, as the interpreter looks up
+        dunder methods; None if there is none."""
+        return m.default_special(self, name)
 
     # ---- descriptors: the object found on a class
 

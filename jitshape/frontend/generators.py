@@ -1,0 +1,293 @@
+"""Generators: suspended frames of the machine, and the protocols of send, throw and close.
+
+In: a frame that reached RETURN_GENERATOR.  Out: its values, one at a time, exceptions included.
+Invariant: a generator that the program made never runs natively; where one must leave the trace,
+or breaks while it is suspended, the trace starts again and breaks where it was made.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.frame import Frame
+from jitshape.frontend.values.base import Break, Raised, Restart, Value
+
+if TYPE_CHECKING:
+    from jitshape.frontend.emit import Emitter
+    from jitshape.frontend.machine import Machine
+
+_DELEGATES = 2  # in the argument of the RESUME behind a YIELD_VALUE: yield from, await
+_CONVERTS_STOP_ITERATION = sys.version_info < (3, 12)  # later the compiler emits code for it
+
+
+class GeneratorValue(Value):
+    """A generator of the program.  `yielded` tells a yield from a return."""
+
+    def __init__(self, m: Machine, frame: Frame) -> None:
+        from jitshape.frontend.machine import Handling
+
+        self.frame: Frame | None = frame
+        self.handling = Handling()
+        self.started = self.running = self.yielded = False
+        self.qualname = frame.callee.qualname
+        self.created_step = _step_of_caller(m, frame)
+        frame.generator, frame.resumable = self, False
+
+    def __repr__(self) -> str:
+        return f"GeneratorValue({self.qualname})"
+
+    def python_type(self) -> type:
+        return GeneratorType
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        method = METHODS.get(name)
+        return super().getattr(m, name) if method is None else GeneratorMethod(self, name)
+
+    def iterate(self, m: Machine) -> Value:
+        return self
+
+    def next(self, m: Machine) -> Value | None:
+        """The next item; a plain loop drops what the generator returns."""
+        done, value = self.send(m, m.const(None))
+        return None if done else value
+
+    def truth(self, m: Machine) -> bool:
+        return True
+
+    def hash_key(self, m: Machine) -> Any:
+        return self
+
+    # ---- running
+
+    def send(self, m: Machine, value: Value) -> tuple[bool, Value]:
+        """Go on with `value`: (False, what is yielded) or (True, what is returned)."""
+        if self.frame is not None and not self.started and not _is_none(value):
+            m.throw(TypeError, "can't send non-None value to a just-started generator")
+        return self.resume(m, value, None)
+
+    def resume(self, m: Machine, value: Value | None, raised: Raised | None) -> tuple[bool, Value]:
+        """Run to the next yield, or to the end."""
+        if self.running:
+            m.throw(ValueError, "generator already executing")
+        frame = self.frame
+        if frame is None:
+            if raised is not None:
+                raise raised
+            return True, m.const(None)
+        m.mutated()
+        if raised is not None and not self.started:
+            self.frame = None
+            raise raised
+        if value is not None:
+            frame.stack.append(value)
+            frame.index += 1
+        return self._run(m, frame, raised)
+
+    def _run(self, m: Machine, frame: Frame, raised: Raised | None) -> tuple[bool, Value]:
+        outer = m.handling
+        self.started = self.running = True
+        self.yielded = False
+        self.handling.below = outer
+        m.handling = self.handling
+        try:
+            result = m.execute(frame, raised)
+        except Raised as error:
+            self.frame = None
+            m.handling = outer
+            if _CONVERTS_STOP_ITERATION and m.is_exception(error, StopIteration):
+                from jitshape.frontend.opcodes.exceptions import stop_iteration_error
+
+                raise Raised(stop_iteration_error(m, error.value)) from None
+            raise
+        finally:
+            m.handling = outer
+            self.running = False
+        if not self.yielded:
+            self.frame = None
+        return not self.yielded, result
+
+    # ---- throw and close
+
+    def delegate(self) -> Value | None:
+        """The iterator that `yield from` waits for."""
+        frame = self.frame
+        if frame is None or not self.started:
+            return None
+        following = frame.program.instructions[frame.index + 1]
+        if following.opname == "RESUME" and following.arg & 3 >= _DELEGATES:
+            return frame.stack[-1]
+        return None
+
+    def throw(self, m: Machine, exception: Value) -> tuple[bool, Value]:
+        """Raise `exception` where the generator waits."""
+        receiver = self.delegate()
+        if receiver is None or self.running:
+            return self.resume(m, None, Raised(exception))
+        m.mutated()
+        if issubclass(exception.python_type(), GeneratorExit):
+            try:
+                self._guarded(lambda: close_iterator(m, receiver))
+            except Raised as raised:
+                return self.resume(m, None, raised)
+            return self.resume(m, None, Raised(exception))
+        return self._throw_into(m, receiver, exception)
+
+    def _throw_into(self, m: Machine, receiver: Value, exception: Value) -> tuple[bool, Value]:
+        try:
+            if isinstance(receiver, GeneratorValue):
+                done, value = self._guarded(lambda: receiver.throw(m, exception))
+                if not done:
+                    return False, value
+            else:
+                method = find_attribute(m, receiver, "throw")
+                if method is None:
+                    return self.resume(m, None, Raised(exception))
+                return False, self._guarded(lambda: m.call(method, [exception], {}))
+        except Raised as raised:
+            if not m.is_exception(raised, StopIteration):
+                return self.resume(m, None, raised)
+            value = raised.value.getattr(m, "value")
+        return self._finish_delegation(m, value)
+
+    def _finish_delegation(self, m: Machine, value: Value) -> tuple[bool, Value]:
+        """The iterator ended with `value` while an exception was thrown into it."""
+        frame = self.frame
+        assert frame is not None
+        send = frame.index - 1
+        frame.index = frame.program.instructions[send].target - 1
+        frame.stack.pop()
+        if frame.program.instructions[frame.index + 1].opname == "END_SEND":
+            frame.stack.append(m.const(None))
+        return self.resume(m, value, None)
+
+    def _guarded(self, action: Any) -> Any:
+        self.running = True
+        try:
+            return action()
+        finally:
+            self.running = False
+
+    def close(self, m: Machine) -> Value:
+        if self.frame is None:
+            return m.const(None)
+        if not self.started:
+            self.frame = None
+            return m.const(None)
+        error = m.call(m.wrap_type(GeneratorExit), [], {})
+        receiver = self.delegate()
+        pending = Raised(error)
+        if receiver is not None and not self.running:
+            try:
+                self._guarded(lambda: close_iterator(m, receiver))
+            except Raised as raised:
+                pending = raised
+        try:
+            done, value = self.resume(m, None, pending)
+        except Raised as raised:
+            if m.is_exception(raised, (GeneratorExit, StopIteration)):
+                return m.const(None)
+            raise
+        if not done:
+            m.throw(RuntimeError, "generator ignored GeneratorExit")
+        return value if _CLOSE_RETURNS else m.const(None)
+
+    def reconstruct(self, e: Emitter) -> None:
+        cause = Break("generator", f"the generator {self.qualname} outlives the trace")
+        raise Restart(self.created_step, cause)
+
+
+_CLOSE_RETURNS = sys.version_info >= (3, 13)
+
+
+def _step_of_caller(m: Machine, frame: Frame) -> int:
+    """The step at which to break so that this generator is made natively."""
+    here, m.frame = m.frame, frame.back if frame.resumable else frame
+    try:
+        return m.step_to_break_at()
+    finally:
+        m.frame = here
+
+
+def _is_none(value: Value) -> bool:
+    return value.python_type() is type(None)
+
+
+def find_attribute(m: Machine, value: Value, name: str) -> Value | None:
+    try:
+        return value.getattr(m, name)
+    except Raised as raised:
+        if m.is_exception(raised, AttributeError):
+            return None
+        raise
+
+
+def close_iterator(m: Machine, receiver: Value) -> None:
+    if isinstance(receiver, GeneratorValue):
+        receiver.close(m)
+        return
+    method = find_attribute(m, receiver, "close")
+    if method is not None:
+        m.call(method, [], {})
+
+
+def send_to(m: Machine, receiver: Value, value: Value) -> tuple[bool, Value]:
+    """The SEND of `yield from`: (ended, value)."""
+    if isinstance(receiver, GeneratorValue):
+        return receiver.send(m, value)
+    try:
+        if _is_none(value):
+            item = receiver.next(m)
+            return (False, item) if item is not None else (True, m.const(None))
+        return False, m.call(receiver.getattr(m, "send"), [value], {})
+    except Raised as raised:
+        if not m.is_exception(raised, StopIteration):
+            raise
+        return True, raised.value.getattr(m, "value")
+
+
+class GeneratorMethod(Value):
+    """A bound method of a generator."""
+
+    def __init__(self, generator: GeneratorValue, name: str) -> None:
+        self.generator, self.name = generator, name
+
+    def python_type(self) -> type:
+        return type((x for x in ()).send)
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return METHODS[self.name](m, self.generator, *args, **kwargs)
+
+    def reconstruct(self, e: Emitter) -> None:
+        self.generator.reconstruct(e)
+
+
+def _result(m: Machine, outcome: tuple[bool, Value]) -> Value:
+    done, value = outcome
+    if done:
+        m.throw(StopIteration, *([] if _is_none(value) else [value]))
+    return value
+
+
+def _throw(m: Machine, generator: GeneratorValue, *args: Value) -> Value:
+    from jitshape.frontend.opcodes.exceptions import as_exception
+
+    if len(args) > 1:
+        m.stop("generator", "throw(type, value, traceback)")
+    name = args[0].python_type().__name__
+    if m.real_class(args[0]) is None and not issubclass(args[0].python_type(), BaseException):
+        text = "exceptions must be classes or instances deriving from BaseException, not "
+        m.throw(TypeError, text + name)
+    exception = as_exception(m, args[0], "")
+    m.set_context(exception)
+    return _result(m, generator.throw(m, exception))
+
+
+METHODS: dict[str, Any] = {
+    "send": lambda m, g, value: _result(m, g.send(m, value)),
+    "__next__": lambda m, g: _result(m, g.send(m, m.const(None))),
+    "__iter__": lambda m, g: g,
+    "throw": _throw,
+    "close": lambda m, g: g.close(m),
+}

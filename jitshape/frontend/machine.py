@@ -1,0 +1,515 @@
+"""The symbolic machine: executes the bytecode of a function on Values.
+
+In: a Python function and the Values of its frame slots (`machine.run(function, slots)`).  Out: an
+Outcome: what it returns, the exception it raises, or the frames as they stand at a break; and
+beside it what was learnt: `guards` on objects that existed before, `effects` on them.
+Invariant: no user code runs and no real object is written, so a trace can be thrown away and
+made again; tracing twice executes the same steps.  A break leaves every frame before an
+instruction, with its operands in place.  Where that is not so (a dunder method called by an
+instruction, an instruction that had changed a value already) the outcome is "restart": trace
+again with `break_at[step]`, which stops before the outermost instruction concerned.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CellType, FunctionType
+from typing import Any, NoReturn
+
+import jitshape.frontend.opcodes  # noqa: F401  (registers the handlers)
+from jitshape.frontend.arguments import argument_error, bind_arguments
+from jitshape.frontend.checks import Guard, Is, Location, Missing, NullField, SameObject
+from jitshape.frontend.frame import NULL, Callee, Frame, FrameSnapshot, Lasti
+from jitshape.frontend.generators import GeneratorValue
+from jitshape.frontend.opcodes.registry import bind
+from jitshape.frontend.protocols import Protocols
+from jitshape.frontend.sources import Field, Held, Key, Source
+from jitshape.frontend.values.base import (
+    BUILDERS,
+    WRAPPERS,
+    WRAPPERS_OF_BASES,
+    Break,
+    Cell,
+    Raised,
+    Restart,
+    Value,
+)
+
+STEP_LIMIT = 20_000_000
+DEPTH_LIMIT = 150  # of inlined calls; deeper recursion runs natively
+PYTHON_FRAMES_PER_CALL = 12  # of the machine itself, an upper bound, to set the recursion limit
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trace ended.  kind "return" and "raise": `value`.  "break": `cause` and `frames`,
+    outermost first.  "restart": trace again with the entry `step: cause` in `break_at`."""
+
+    kind: str
+    value: Value | None = None
+    cause: Break | None = None
+    frames: tuple[FrameSnapshot, ...] = ()
+    step: int = 0
+    location: Location | None = None
+
+
+@dataclass
+class Scope:
+    """The globals of the functions of one module: names read or written so far."""
+
+    globals: dict[str, Any]
+    source: Source
+    values: dict[str, Value] = field(default_factory=dict)
+
+
+class Handling:
+    """The exception being handled: one per thread of control, as the interpreter's exc_info
+    stack (a generator has its own, above its caller's)."""
+
+    __slots__ = ("below", "value")
+
+    def __init__(self, below: Handling | None = None) -> None:
+        self.value: Value | None = None
+        self.below = below
+
+    def current(self) -> Value | None:
+        """`sys.exc_info()[1]`."""
+        handling: Handling | None = self
+        while handling is not None:
+            if handling.value is not None:
+                return handling.value
+            handling = handling.below
+        return None
+
+
+class Machine(Protocols):
+    """One trace."""
+
+    def __init__(
+        self,
+        *,
+        effects: Any = None,
+        options: Any = None,
+        break_at: Mapping[int, Break] | None = None,
+    ) -> None:
+        self.effects, self.options = effects, options
+        self.break_at = dict(break_at or {})
+        self.guards: list[Guard] = []
+        self.frame: Frame | None = None
+        self.handling = Handling()
+        self.steps = self.mutated_step = 0
+        self.depth = 0
+        self._held: dict[int, tuple[Any, Value]] = {}
+        self._cells: dict[int, Cell] = {}
+        self._scopes: dict[int, Scope] = {}
+        self._lookups: dict[tuple[type, str], Value | None] = {}
+        self._locations: dict[tuple[int, int], Location] = {}
+        self._literals: dict[int, tuple[Any, Value]] = {}
+        self._set_next_stop()
+
+    # ---- running
+
+    def run(self, function: FunctionType, slots: list[Value | None]) -> Outcome:
+        """Execute `function` from its start; `slots` are the values of its arguments in the
+        order of its frame (positional, keyword-only, *args, **kwargs)."""
+        code = function.__code__
+        closure = tuple(
+            self.cell(cell, Held(cell, name))
+            for cell, name in zip(function.__closure__ or (), code.co_freevars)
+        )
+        callee = Callee(code, function.__globals__, function.__qualname__, closure=closure)
+        if code.co_flags & (_ASYNC | inspect.CO_GENERATOR):
+            cause = Break("generator", "the outermost frame is a generator or coroutine")
+            return Outcome("break", cause=cause, location=self._location_of(code))
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL))
+        try:
+            return self._outcome(callee, slots)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def _outcome(self, callee: Callee, slots: list[Value | None]) -> Outcome:
+        full = [*slots, *[None] * (callee.code.co_nlocals - len(slots))]
+        try:
+            return Outcome("return", self.enter(callee, full, resumable=True))
+        except Raised as raised:
+            return Outcome("raise", raised.value)
+        except Restart as again:
+            return Outcome("restart", cause=again.cause, step=again.step)
+        except Break as stop:
+            where = self.broke_at
+            if stop.restart is not None:
+                return Outcome("restart", cause=stop, step=stop.restart, location=where)
+            return Outcome("break", cause=stop, frames=tuple(stop.frames[::-1]), location=where)
+
+    def enter(self, callee: Callee, slots: list[Value | None], resumable: bool) -> Value:
+        """Run a call to its end: what it returns (of a generator function: the generator)."""
+        code = callee.code
+        n_more = len(code.co_cellvars) + len(code.co_freevars)
+        if n_more:
+            inner = sum(1 for name in code.co_cellvars if name not in code.co_varnames)
+            slots = slots + [None] * (inner + len(code.co_freevars))
+        frame = Frame(callee, slots, self.scope(callee.globals), self.frame, resumable)
+        return self.execute(frame)
+
+    def execute(self, frame: Frame, raised: Raised | None = None) -> Value:
+        """Run a frame from `frame.index` until it returns or yields; with `raised`, from the
+        exception raised there."""
+        steps = frame.program.steps or bind(frame.program)
+        back = frame.back = self.frame
+        self.frame, index = frame, frame.index
+        self.depth += 1
+        handled = self.handling.value
+        try:
+            if self.depth > DEPTH_LIMIT:
+                self._too_deep(frame)
+            while True:
+                try:
+                    if raised is not None:
+                        index, raised = self.unwind(frame, raised), None
+                    while True:
+                        frame.index = index
+                        self.steps = frame.step = step = self.steps + 1
+                        if step >= self.stop_at:
+                            self._stop_here(step)
+                        run, arg = steps[index]
+                        target = run(self, frame, arg)
+                        if target is None:
+                            index += 1
+                        elif target >= 0:
+                            index = target
+                        else:
+                            return frame.result
+                except Raised as error:
+                    raised = error
+        except Break as stop:
+            self._leave(frame, stop, back)
+            self.handling.value = handled
+            raise
+        finally:
+            self.depth -= 1
+            self.frame = back
+
+    def unwind(self, frame: Frame, raised: Raised) -> int:
+        """The handler of an exception raised at `frame.index`; without one it leaves."""
+        frame.calling = None
+        row = frame.program.handlers[frame.index]
+        if row is None:
+            raise raised
+        stack = frame.stack
+        del stack[row.depth :]
+        if row.lasti:
+            stack.append(Lasti(frame.index))
+        stack.append(raised.value)
+        return row.target
+
+    def _leave(self, frame: Frame, stop: Break, back: Frame | None) -> None:
+        """Note the state of `frame` in a break on its way out."""
+        if not stop.frames:
+            self.broke_at = self.location()
+            if self.mutated_step >= frame.step:
+                stop.restart = frame.step
+        stop.frames.append(frame.snapshot(self.handling.value))
+        if not frame.resumable and back is not None:
+            stop.restart = back.step
+
+    # ---- stopping
+
+    def stop(self, kind: str, reason: str, remedy: str = "") -> NoReturn:
+        """End the graph before the current instruction."""
+        raise Break(kind, reason, remedy)
+
+    def mutated(self) -> None:
+        """A value is about to change in place."""
+        self.mutated_step = self.steps
+
+    def step_to_break_at(self) -> int:
+        """The step to name in a Restart that is to stop before the current instruction."""
+        frame, step = self.frame, self.steps
+        if frame is not None:
+            step = frame.step
+        while frame is not None and frame.back is not None:
+            if not frame.resumable:
+                step = frame.back.step
+            frame = frame.back
+        return step
+
+    def _set_next_stop(self) -> None:
+        later = [step for step in self.break_at if step > self.steps]
+        self.stop_at = min([*later, STEP_LIMIT])
+
+    def _stop_here(self, step: int) -> None:
+        cause = self.break_at.get(step)
+        if cause is not None:
+            raise Break(cause.kind, cause.reason, cause.remedy)
+        self._set_next_stop()
+        if step >= STEP_LIMIT:
+            self.stop("step_limit", f"the trace is longer than {STEP_LIMIT} instructions")
+
+    def _too_deep(self, frame: Frame) -> NoReturn:
+        outermost = frame
+        while outermost.back is not None:
+            outermost = outermost.back
+        cause = Break("recursion", f"calls nested deeper than {DEPTH_LIMIT}")
+        raise Restart(outermost.step, cause)
+
+    # ---- calls
+
+    def call(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return function.call(self, args, kwargs)
+
+    def forward(
+        self, caller: Value, target: Value, args: list[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """`target(*args, **kwargs)` where calling `caller` does nothing else."""
+        frame = self.frame
+        if frame is not None and frame.calling is caller:
+            frame.calling = target
+        return target.call(self, args, kwargs)
+
+    def inline(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Call a Python function by running its code here."""
+        callee: Callee = function.callee(self)
+        if callee.code.co_flags & _ASYNC:
+            self.stop("async", f"{callee.qualname} is a coroutine function")
+        slots = bind_arguments(callee, args, kwargs, self.new_tuple, self._keyword_dict)
+        if slots is None:
+            self.throw(TypeError, argument_error(callee, len(args), kwargs))
+        frame = self.frame
+        resumable = frame is not None and frame.calling is function
+        if resumable:
+            frame.calling = None
+        return self.enter(callee, slots, resumable)
+
+    def _keyword_dict(self, pairs: list[tuple[str, Value]]) -> Value:
+        return self.new_dict([(self.const(key), value) for key, value in pairs])
+
+    # ---- exceptions
+
+    def throw(self, type_: type[BaseException], *args: Any) -> NoReturn:
+        """Raise in the user's program: arguments are Values or constants."""
+        values = [a if isinstance(a, Value) else self.const(a) for a in args]
+        self.raise_value(self.call(self.wrap_type(type_), values, {}))
+
+    def raise_value(self, exception: Value) -> NoReturn:
+        """Raise an exception value; the one being handled becomes its context."""
+        self.set_context(exception)
+        raise Raised(exception)
+
+    def set_context(self, exception: Any) -> None:
+        """What PyErr_SetObject does to `__context__`: no cycles."""
+        handled: Any = self.handling.current()
+        if handled is None or handled is exception:
+            return
+        link = handled
+        while link.context is not None:
+            if link.context is exception:
+                link.context = None
+                break
+            link = link.context
+        exception.context = handled
+
+    def is_exception(self, raised: Raised, types: Any) -> bool:
+        return issubclass(raised.value.python_type(), types)
+
+    # ---- values
+
+    def const(self, object: Any) -> Value:
+        return BUILDERS["const"](self, object)
+
+    def literal(self, object: Any) -> Value:
+        """The one Value of a constant of some code object."""
+        found = self._literals.get(id(object))
+        if found is None:
+            found = self._literals[id(object)] = (object, self.const(object))
+        return found[1]
+
+    def new_tuple(self, items: list[Value]) -> Value:
+        return BUILDERS["tuple"](self, items)
+
+    def new_list(self, items: list[Value]) -> Value:
+        return BUILDERS["list"](self, items)
+
+    def new_set(self, items: list[Value]) -> Value:
+        return BUILDERS["set"](self, items)
+
+    def new_dict(self, pairs: list[tuple[Value, Value]]) -> Value:
+        return BUILDERS["dict"](self, pairs)
+
+    def build(self, kind: str, *parts: Any) -> Value:
+        """A value of one of the kinds named in values/base.py."""
+        return BUILDERS[kind](self, *parts)
+
+    def new_generator(self, frame: Frame) -> Value:
+        return GeneratorValue(self, frame)
+
+    def wrap(self, object: Any, source: Source | None = None) -> Value:
+        """The Value of a real object: one per object and trace, guarded at `source`."""
+        held = self._held.get(id(object))
+        if held is not None:
+            value = held[1]
+            if source is not None and value.source is not source and value.source != source:
+                value.seen_again(self, source)
+            return value
+        wrapper = WRAPPERS.get(type(object)) or self._wrapper_of_base(type(object))
+        if wrapper is None:
+            name = type(object).__qualname__
+            self.stop("unsupported_object", f"an object of class {name} cannot be traced")
+        value = wrapper(self, object, source)
+        if value.remembered:
+            self._held[id(object)] = (object, value)
+        return value
+
+    def _wrapper_of_base(self, type_: type) -> Callable | None:
+        for base in type_.__mro__:
+            wrapper = WRAPPERS_OF_BASES.get(base)
+            if wrapper is not None:
+                return wrapper
+        return None
+
+    def wrap_type(self, type_: type) -> Value:
+        """The Value of a class that needs no guard: it follows from one that there is."""
+        held = self._held.get(id(type_))
+        return held[1] if held is not None else self.wrap(type_, None)
+
+    def remember(self, object: Any, value: Value) -> None:
+        """Make `value` the Value of `object` from the start of its wrapper on (for objects that
+        contain themselves)."""
+        self._held[id(object)] = (object, value)
+
+    # ---- guards
+
+    def guard(self, source: Source, check: Any) -> None:
+        self.guards.append(Guard(source, check, self.location()))
+
+    def same_object(self, value: Value) -> Any:
+        """The check that an object is the one `value` stands for."""
+        if value.source is not None:
+            return SameObject(value.source)
+        for object, held in self._held.values():
+            if held is value:
+                return Is(object)
+        raise AssertionError(f"{value!r} stands for no real object")
+
+    def location(self) -> Location | None:
+        """The user's line of the instruction being executed."""
+        frame = self.frame
+        if frame is None:
+            return None
+        key = (id(frame.program), frame.index)
+        place = self._locations.get(key)
+        if place is None:
+            program = frame.program
+            line = program.lines[frame.index] or frame.callee.code.co_firstlineno
+            place = self._locations[key] = Location(program.file, line, program.name)
+        return place
+
+    def locations(self) -> list[Location]:
+        """The user's stack, outermost first."""
+        here, places = self.frame, []
+        try:
+            while self.frame is not None:
+                places.append(self.location())
+                self.frame = self.frame.back
+        finally:
+            self.frame = here
+        return places[::-1]
+
+    def _location_of(self, code: Any) -> Location:
+        return Location(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+    # ---- names
+
+    def scope(self, globals: dict[str, Any]) -> Scope:
+        scope = self._scopes.get(id(globals))
+        if scope is None:
+            scope = self._scopes[id(globals)] = Scope(globals, Held(globals, "globals()"))
+        return scope
+
+    def load_global(self, scope: Scope, name: str) -> Value:
+        """A global read for the first time: the globals, then the builtins."""
+        value = self.find_global(scope, name)
+        if value is None:
+            self.throw(NameError, f"name '{name}' is not defined")
+        return value
+
+    def find_global(self, scope: Scope, name: str) -> Value | None:
+        if name in scope.values:
+            return scope.values[name]
+        if name in scope.globals:
+            value = self.wrap(scope.globals[name], Key(scope.source, name))
+        else:
+            self.guard(scope.source, Missing(name))
+            table = scope.globals.get("__builtins__", builtins)
+            table = table if isinstance(table, dict) else vars(table)
+            if name not in table:
+                self.guard(Held(table, "builtins"), Missing(name))
+                return None
+            value = self.wrap(table[name], Key(Held(table, "builtins"), name))
+        scope.values[name] = value
+        return value
+
+    def store_global(self, scope: Scope, name: str, value: Value) -> None:
+        self.mutated()
+        dictionary = self.wrap(scope.globals, scope.source)
+        dictionary.setitem(self, self.const(name), value)
+        scope.values[name] = value
+
+    def delete_global(self, scope: Scope, name: str) -> None:
+        if self.find_global(scope, name) is None or name not in scope.globals:
+            self.throw(NameError, f"name '{name}' is not defined")
+        self.mutated()
+        self.wrap(scope.globals, scope.source).delitem(self, self.const(name))
+        self.stop("delete_global", f"`del {name}` of a global")
+
+    # ---- cells
+
+    def cell(self, real: CellType, source: Source | None) -> Cell:
+        """The one Cell of a real closure cell."""
+        cell = self._cells.get(id(real))
+        if cell is None:
+            cell = self._cells[id(real)] = Cell(real=real, source=source)
+        return cell
+
+    def load_cell(self, cell: Cell) -> Value | None:
+        """What the cell holds; None: it is empty."""
+        if not cell.loaded:
+            cell.loaded = True
+            try:
+                content = cell.real.cell_contents
+            except ValueError:
+                self.guard(cell.source, NullField())
+            else:
+                cell.content = self.wrap(content, Field(cell.source, "cell_contents"))
+        return cell.content
+
+    def store_cell(self, cell: Cell, value: Value | None) -> None:
+        """Write a cell (None: empty it); one that exists outside is written by effects."""
+        self.mutated()
+        if cell.real is not None:
+            self.effects.touch(cell)
+        cell.content, cell.loaded = value, True
+
+
+def trace(
+    make: Callable[[Mapping[int, Break]], tuple[Machine, FunctionType, list[Value | None]]],
+    attempts: int = 8,
+) -> tuple[Machine, Outcome]:
+    """Run a trace to its end: as often as it asks to be restarted, each time with one more step
+    to break at.  `make` gives a fresh machine, the function and the values of its slots."""
+    break_at: dict[int, Break] = {}
+    for _ in range(attempts):
+        machine, function, slots = make(break_at)
+        outcome = machine.run(function, slots)
+        if outcome.kind != "restart" or outcome.step in break_at:
+            return machine, outcome
+        break_at = {outcome.step: outcome.cause}
+    return machine, outcome
+
+
+__all__ = ["NULL", "Machine", "Outcome", "trace"]

@@ -1,0 +1,65 @@
+"""Generators: making, yielding, delegating.  What is asynchronous is left to the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitshape.frontend.frame import Frame
+from jitshape.frontend.generators import GeneratorValue, send_to
+from jitshape.frontend.opcodes.registry import LEAVE, inst, raw, unsupported
+from jitshape.frontend.values.base import Raised, Value
+
+unsupported(
+    "coroutines are left to the interpreter",
+    *("GET_AITER", "GET_ANEXT", "GET_AWAITABLE", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR"),
+    "ASYNC_GEN_WRAP",
+)
+
+
+@raw("RETURN_GENERATOR")
+def return_generator(m: Any, frame: Frame, arg: int) -> int:
+    frame.result = m.new_generator(frame)
+    return LEAVE
+
+
+@raw("YIELD_VALUE")
+def yield_value(m: Any, frame: Frame, arg: int) -> int:
+    frame.result = frame.stack.pop()
+    frame.generator.yielded = True
+    return LEAVE
+
+
+@inst("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(m: Any, arg: int, value: Value) -> Value:
+    return value if isinstance(value, GeneratorValue) else value.iterate(m)
+
+
+@raw("SEND", until=(3, 12))
+def send(m: Any, frame: Frame, arg: int) -> int | None:
+    """[receiver, value] -> [receiver, what it yields], at its end [its result] and a jump."""
+    done, result = send_to(m, frame.stack[-2], frame.stack[-1])
+    if done:
+        frame.stack[-2:] = (result,)
+        return arg
+    frame.stack[-1] = result
+    return None
+
+
+@raw("SEND", since=(3, 12))
+def send_312(m: Any, frame: Frame, arg: int) -> int | None:
+    done, frame.stack[-1] = send_to(m, frame.stack[-2], frame.stack[-1])
+    return arg if done else None
+
+
+@inst("END_SEND", since=(3, 12))
+def end_send(m: Any, arg: int, receiver: Value, value: Value) -> Value:
+    return value
+
+
+@raw("CLEANUP_THROW", since=(3, 12))
+def cleanup_throw(m: Any, frame: Frame, arg: int) -> None:
+    """[receiver, sent, exception] -> [None, result] if the exception is the receiver's end."""
+    exception = frame.stack[-1]
+    if not issubclass(exception.python_type(), StopIteration):
+        raise Raised(exception)
+    frame.stack[-3:] = (m.const(None), exception.getattr(m, "value"))

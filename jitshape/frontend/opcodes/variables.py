@@ -1,0 +1,224 @@
+"""Loads and stores: constants, locals, cells, globals, names of class bodies, stack shuffles."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from jitshape.frontend.frame import NULL, Frame
+from jitshape.frontend.instructions import Instruction, Program
+from jitshape.frontend.opcodes.registry import inst, name, raw, unsupported
+from jitshape.frontend.values.base import Cell, Value
+
+
+def const(program: Program, instruction: Instruction) -> Any:
+    return program.consts[instruction.arg]
+
+
+def slot_pair(program: Program, instruction: Instruction) -> tuple[int, int]:
+    return instruction.arg >> 4, instruction.arg & 15
+
+
+def global_name(program: Program, instruction: Instruction) -> tuple[str, bool]:
+    return program.names[instruction.arg >> 1], bool(instruction.arg & 1)
+
+
+# ---- the stack
+
+
+@raw("NOP", "RESUME", "PRECALL", "KW_NAMES", "CACHE", "EXTENDED_ARG")
+def nop(m: Any, frame: Frame, arg: int) -> None:
+    pass
+
+
+@raw("POP_TOP")
+def pop_top(m: Any, frame: Frame, arg: int) -> None:
+    frame.stack.pop()
+
+
+@raw("PUSH_NULL")
+def push_null(m: Any, frame: Frame, arg: int) -> None:
+    frame.stack.append(NULL)
+
+
+@raw("COPY")
+def copy(m: Any, frame: Frame, arg: int) -> None:
+    frame.stack.append(frame.stack[-arg])
+
+
+@raw("SWAP")
+def swap(m: Any, frame: Frame, arg: int) -> None:
+    stack = frame.stack
+    stack[-1], stack[-arg] = stack[-arg], stack[-1]
+
+
+@raw("LOAD_CONST", arg=const)
+def load_const(m: Any, frame: Frame, arg: Any) -> None:
+    frame.stack.append(m.literal(arg))
+
+
+@inst("LOAD_ASSERTION_ERROR")
+def load_assertion_error(m: Any, arg: int) -> Value:
+    return m.wrap_type(AssertionError)
+
+
+# ---- locals
+
+
+@raw("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(m: Any, frame: Frame, arg: int) -> None:
+    value = frame.slots[arg]
+    if value is None:
+        unbound_local(m, frame, arg)
+    frame.stack.append(value)
+
+
+@raw("LOAD_CLOSURE")
+def load_closure(m: Any, frame: Frame, arg: int) -> None:
+    frame.stack.append(frame.slots[arg])
+
+
+@raw("LOAD_FAST_AND_CLEAR", since=(3, 12))
+def load_fast_and_clear(m: Any, frame: Frame, arg: int) -> None:
+    value = frame.slots[arg]
+    frame.stack.append(NULL if value is None else value)
+    frame.slots[arg] = None
+
+
+@raw("STORE_FAST")
+def store_fast(m: Any, frame: Frame, arg: int) -> None:
+    value = frame.stack.pop()
+    frame.slots[arg] = None if value is NULL else value
+
+
+@raw("DELETE_FAST")
+def delete_fast(m: Any, frame: Frame, arg: int) -> None:
+    if frame.slots[arg] is None:
+        unbound_local(m, frame, arg)
+    frame.slots[arg] = None
+
+
+@raw("LOAD_FAST_LOAD_FAST", since=(3, 13), arg=slot_pair)
+def load_fast_load_fast(m: Any, frame: Frame, arg: tuple[int, int]) -> None:
+    values = [frame.slots[arg[0]], frame.slots[arg[1]]]
+    if None in values:
+        unbound_local(m, frame, arg[values.index(None)])
+    frame.stack.extend(values)
+
+
+@raw("STORE_FAST_LOAD_FAST", since=(3, 13), arg=slot_pair)
+def store_fast_load_fast(m: Any, frame: Frame, arg: tuple[int, int]) -> None:
+    frame.slots[arg[0]] = frame.stack[-1]
+    frame.stack[-1] = frame.slots[arg[1]]
+
+
+@raw("STORE_FAST_STORE_FAST", since=(3, 13), arg=slot_pair)
+def store_fast_store_fast(m: Any, frame: Frame, arg: tuple[int, int]) -> None:
+    frame.slots[arg[0]] = frame.stack.pop()
+    frame.slots[arg[1]] = frame.stack.pop()
+
+
+def unbound_local(m: Any, frame: Frame, slot: int) -> NoReturn:
+    name = frame.program.slot_names[slot]
+    m.throw(
+        UnboundLocalError,
+        f"cannot access local variable '{name}' where it is not associated with a value",
+    )
+
+
+# ---- cells
+
+
+@raw("MAKE_CELL")
+def make_cell(m: Any, frame: Frame, arg: int) -> None:
+    frame.slots[arg] = Cell(frame.slots[arg])
+
+
+@raw("COPY_FREE_VARS")
+def copy_free_vars(m: Any, frame: Frame, arg: int) -> None:
+    frame.slots[len(frame.slots) - arg :] = frame.callee.closure
+
+
+@raw("LOAD_DEREF")
+def load_deref(m: Any, frame: Frame, arg: int) -> None:
+    value = m.load_cell(frame.slots[arg])
+    if value is None:
+        empty_cell(m, frame, arg)
+    frame.stack.append(value)
+
+
+@raw("STORE_DEREF")
+def store_deref(m: Any, frame: Frame, arg: int) -> None:
+    m.store_cell(frame.slots[arg], frame.stack[-1])
+    frame.stack.pop()
+
+
+@raw("DELETE_DEREF")
+def delete_deref(m: Any, frame: Frame, arg: int) -> None:
+    if m.load_cell(frame.slots[arg]) is None:
+        empty_cell(m, frame, arg)
+    m.store_cell(frame.slots[arg], None)
+
+
+def empty_cell(m: Any, frame: Frame, slot: int) -> NoReturn:
+    name = frame.program.slot_names[slot]
+    if slot < len(frame.slots) - len(frame.callee.code.co_freevars):
+        unbound_local(m, frame, slot)
+    m.throw(
+        NameError,
+        f"cannot access free variable '{name}' where it is not associated with a value"
+        " in enclosing scope",
+    )
+
+
+# ---- globals
+
+
+@raw("LOAD_GLOBAL", until=(3, 13), arg=global_name)
+def load_global(m: Any, frame: Frame, arg: tuple[str, bool]) -> None:
+    scope = frame.scope
+    value = scope.values.get(arg[0]) or m.load_global(scope, arg[0])
+    if arg[1]:
+        frame.stack.append(NULL)
+    frame.stack.append(value)
+
+
+@raw("LOAD_GLOBAL", since=(3, 13), arg=global_name)
+def load_global_313(m: Any, frame: Frame, arg: tuple[str, bool]) -> None:
+    scope = frame.scope
+    frame.stack.append(scope.values.get(arg[0]) or m.load_global(scope, arg[0]))
+    if arg[1]:
+        frame.stack.append(NULL)
+
+
+@raw("STORE_GLOBAL", arg=name)
+def store_global(m: Any, frame: Frame, arg: str) -> None:
+    m.store_global(frame.scope, arg, frame.stack[-1])
+    frame.stack.pop()
+
+
+@raw("DELETE_GLOBAL", arg=name)
+def delete_global(m: Any, frame: Frame, arg: str) -> None:
+    m.delete_global(frame.scope, arg)
+
+
+# ---- names
+
+unsupported(
+    "class and module bodies run natively",
+    *("LOAD_NAME", "STORE_NAME", "DELETE_NAME", "SETUP_ANNOTATIONS", "LOAD_CLASSDEREF"),
+    *("LOAD_LOCALS", "LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"),
+    *("IMPORT_STAR", "PRINT_EXPR"),
+)
+unsupported(
+    "never part of a code object: the compiler or the running interpreter uses it inside",
+    *("INTERPRETER_EXIT", "ENTER_EXECUTOR", "RESERVED", "EXIT_INIT_CHECK", "POP_BLOCK", "JUMP"),
+    *("JUMP_NO_INTERRUPT", "SETUP_CLEANUP", "SETUP_FINALLY", "SETUP_WITH"),
+    *("STORE_FAST_MAYBE_NULL", "LOAD_SUPER_METHOD", "LOAD_ZERO_SUPER_ATTR"),
+    "LOAD_ZERO_SUPER_METHOD",
+)
+unsupported(
+    "never part of a code object: the compiler uses it inside", "LOAD_METHOD", since=(3, 12)
+)
+unsupported(
+    "never part of a code object: the compiler uses it inside", "LOAD_CLOSURE", since=(3, 13)
+)
