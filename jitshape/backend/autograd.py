@@ -19,7 +19,7 @@ import torch
 
 from jitshape.errors import DoubleBackward
 from jitshape.ir.evaluate import rebuild_alias
-from jitshape.ir.graph import Alias, Graph, Mutation, OutputAlias, Value
+from jitshape.ir.graph import Alias, Graph, Mutation, Value
 from jitshape.ir.passes.partition import Split
 from jitshape.observe.counters import count_in
 

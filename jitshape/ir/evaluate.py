@@ -27,8 +27,9 @@ def evaluate(
     symbols: Mapping[str, int] | None = None,
     check: bool = False,
 ) -> list[Any]:
-    """The outputs of `graph` on `inputs` (behind them the ints for `graph.symbols`).  With `check`, every node's result is compared with
-    its type: shape, strides (of dimensions longer than 1) and dtype."""
+    """The outputs of `graph` on `inputs`, behind which stand the ints for `graph.symbols`.  With
+    `check`, every node's result is compared with its type: shape, strides (of dimensions longer
+    than 1) and dtype."""
     count = len(graph.inputs)
     sizes = bind_sizes(graph, inputs[:count]) | dict(symbols or {})
     sizes |= {str(s): number for s, number in zip(graph.symbols, inputs[count:])}

@@ -18,11 +18,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from jitshape.errors import InternalError
 from jitshape.ir.graph import Graph, Node, Value, map_leaves
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import excerpt
 from jitshape.ir.types import ScalarType, TensorType
+
+MISSING = TensorType((0,), (1,), torch.bool)  # of an output that the call does not have
 
 
 class Rewriter:
@@ -100,7 +104,7 @@ class Rewriter:
         single = isinstance(types, (TensorType, ScalarType))
         rows = [types] if single else list(types or [])
         storage = shared_storage(node)
-        values = tuple(self.graph.new_value(type_, storage) for type_ in rows)
+        values = tuple(self.graph.new_value(type_ or MISSING, storage) for type_ in rows)
         node.outs = values
         self.graph.add_node(node, values)
         return values[0] if single else values

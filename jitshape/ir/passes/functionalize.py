@@ -41,12 +41,12 @@ def functionalize(graph: Graph) -> None:
     graph.functional = True
 
 
-def written_arguments(definition: OpDef | None) -> dict[int, int]:
-    """Which arguments an op writes: position -> output of its functional form."""
+def written_arguments(definition: OpDef | None, args: tuple) -> dict[int, int]:
+    """Which arguments a call writes: position -> output of the op's functional form."""
     if definition is None:
         return {}
     if definition.has("writes"):
-        return definition.block.writes
+        return definition.writes(args)
     return {0: 0} if definition.mutates else {}
 
 
@@ -69,7 +69,7 @@ class _Plan:
 
     def _note(self, node: Node) -> None:
         definition = OPS.get(node.op)
-        for position in written_arguments(definition):
+        for position in written_arguments(definition, node.args):
             target = node.args[position] if position < len(node.args) else None
             if isinstance(target, Value) and target.storage is not None:
                 self.written.add(target.storage)
@@ -123,30 +123,29 @@ class _Functionalizer:
             if storage not in self.plan.flat:
                 self.create(values[0])
                 continue
-            memory = self.memories[storage] = self.flat_memory(values, owned=False)
+            covered = _span([value.type for value in values])
+            memory = self.memories[storage] = self.flat_memory(covered, values[0], owned=False)
             for value in values:
                 self.add_flat_window(value, memory)
 
-    def create(self, value: Value) -> None:
-        """`value` is the first in its storage."""
+    def create(self, value: Value, content: Value | None = None) -> None:
+        """`value` is the first in its storage; `content` is what it holds, if not itself."""
         assert value.storage is not None and isinstance(value.type, TensorType)
         if value.storage in self.plan.flat:
-            memory = self.flat_memory([value], owned=True)
+            memory = self.flat_memory(value.type, content or value, owned=True)
             self.add_flat_window(value, memory)
         else:
-            memory = _Memory(value.type, value)
-            self.windows[value] = _Window(memory, None, _identity(value), value, 0)
+            memory = _Memory(value.type, content or value)
+            self.windows[value] = _Window(memory, None, _identity(value), content or value, 0)
         self.memories[value.storage] = memory
 
-    def flat_memory(self, values: list[Value], owned: bool) -> _Memory:
-        """One buffer that covers all of `values`.  A caller's memory is copied, so that offsets
-        in the buffer count from its own start."""
-        start, end = values[0].type.offset, _end(values[0].type)
-        for value in values[1:]:
-            start, end = sym_min(start, value.type.offset), sym_max(end, _end(value.type))
-        first = values[0].type
-        flat = TensorType((end - start,), (1,), first.dtype, first.device, offset=start)
-        args = (values[0], [end - start], [1], start)
+    def flat_memory(self, covered: TensorType, source: Value, owned: bool) -> _Memory:
+        """One buffer of everything from the first to the last element of `covered`, taken from
+        the storage of `source`.  A caller's memory is copied, so that offsets in the buffer count
+        from its own start."""
+        start, end = covered.offset, _end(covered)
+        flat = TensorType((end - start,), (1,), covered.dtype, covered.device, offset=start)
+        args = (source, [end - start], [1], start)
         base = self.g.emit("aten.as_strided.default", args, {}, flat)
         if not owned:
             base = self.g.emit("aten.clone.default", (base,), {}, replace(flat, offset=0))
@@ -203,7 +202,7 @@ class _Functionalizer:
 
     def visit(self, node: Node) -> None:
         definition = OPS.get(node.op)
-        writes = written_arguments(definition)
+        writes = written_arguments(definition, node.args)
         if writes:
             assert definition is not None
             self.visit_write(node, definition, writes)
@@ -249,9 +248,10 @@ class _Functionalizer:
         for index, out in enumerate(node.outs):
             written = [node.args[p] for p, i in writes.items() if i == index]
             if definition.mutates and written:
-                self.windows[out] = _Window(
-                    self.windows[written[0]].memory, written[0], _identity(out)
-                )
+                memory = self.windows[written[0]].memory
+                self.windows[out] = _Window(memory, written[0], _identity(out))
+            elif out.storage in self.plan.written:
+                self.create(out, results[index])
             else:
                 self.g.substitute(out, results[index])
 
@@ -331,6 +331,14 @@ def functional_form(definition: OpDef) -> str:
     """The pure op that `definition` stands for."""
     name = definition.attributes.get("functional") or definition.block.functional
     return name if name.count(".") == 2 else f"{name}.default"
+
+
+def _span(types: list[TensorType]) -> TensorType:
+    """A flat tensor from the first to the last element of all `types`."""
+    start, end = types[0].offset, _end(types[0])
+    for type_ in types[1:]:
+        start, end = sym_min(start, type_.offset), sym_max(end, _end(type_))
+    return TensorType((end - start,), (1,), types[0].dtype, types[0].device, start)
 
 
 def _end(type_: TensorType) -> Size:
