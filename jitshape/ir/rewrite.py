@@ -24,6 +24,7 @@ from jitshape.errors import InternalError
 from jitshape.ir.graph import Graph, Node, Value, map_leaves
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import excerpt
+from jitshape.ir.strides import same
 from jitshape.ir.types import ScalarType, TensorType
 
 MISSING = TensorType((0,), (1,), torch.bool)  # of an output that the call does not have
@@ -35,7 +36,7 @@ class Rewriter:
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.env = graph, graph.env
-        self._todo = graph.nodes
+        self._todo, graph.nodes = graph.nodes, []
         self._current: Node | None = None
         self._replaced: dict[Value, Any] = {}
 
@@ -43,7 +44,6 @@ class Rewriter:
 
     def walk(self) -> Iterator[Node]:
         """Each node of the graph; what is kept or emitted meanwhile becomes its new content."""
-        self.graph.nodes = []
         for node in self._todo:
             self._current = node
             node.args = self.resolve(node.args)
@@ -111,6 +111,15 @@ class Rewriter:
 
     def excerpt(self) -> str:
         return excerpt(self.graph, self._current)
+
+
+def same_layout(a: TensorType, b: TensorType) -> bool:
+    """Whether a reader of the elements cannot tell the types apart: strides of dimensions of size
+    1 mean nothing."""
+    if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
+        return False
+    rows = zip(a.shape, a.strides, b.strides)
+    return all((type(n) is int and n <= 1) or same(x, y) for n, x, y in rows)
 
 
 def shared_storage(node: Node) -> Any:

@@ -61,9 +61,11 @@ class TensorType:
         return len(self.shape)
 
     def __str__(self) -> str:
+        from jitshape.ir.strides import is_contiguous
+
         sizes = ", ".join(str(s) for s in self.shape)
         where = "" if self.device.type == "cpu" else f" {self.device}"
-        laid = "" if self.strides == contiguous_strides(self.shape) else f" strides={self.strides}"
+        laid = "" if is_contiguous(self.shape, self.strides) else f" strides={self.strides}"
         return f"{SHORT.get(self.dtype, self.dtype)}[{sizes}]{laid}{where}"
 
 

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from jitshape.ir.graph import Node, Value
+from jitshape.ir.rewrite import same_layout
+from jitshape.ir.strides import is_contiguous
 from jitshape.ir.symint import Size
-from jitshape.ir.types import TensorType, contiguous_strides
+from jitshape.ir.types import TensorType
 
 WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 NONE, MEAN, SUM = 0, 1, 2  # reductions of losses
@@ -36,17 +38,11 @@ def finish(g: Any, node: Node, value: Value, index: int = 0) -> Value:
     type_ = node.outs[index].type
     assert isinstance(type_, TensorType)
     value = cast(g, value, type_.dtype)
-    if _laid_out_alike(value.type, type_):  # type: ignore[arg-type]
+    if same_layout(value.type, type_):  # type: ignore[arg-type]
         return value
-    contiguous = type_.strides == contiguous_strides(type_.shape)
+    contiguous = is_contiguous(type_.shape, type_.strides)
     format = torch.contiguous_format if contiguous else torch.channels_last
     return g.emit("aten.clone.default", (value,), {"memory_format": format}, type_)
-
-
-def _laid_out_alike(a: TensorType, b: TensorType) -> bool:
-    """Strides of dimensions of size 1 tell nothing."""
-    pairs = zip(a.shape, a.strides, b.strides)
-    return all(x is y or x == y or (type(n) is int and n <= 1) for n, x, y in pairs)
 
 
 def add(g: Any, a: Any, b: Any) -> Value:

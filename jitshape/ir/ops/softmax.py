@@ -85,4 +85,3 @@ class LogSoftmaxBackwardData:
         grad, output = widen(g, grad), widen(g, output)
         sums = total(g, grad, _along(output, dim), True)
         return finish(g, node, sub(g, grad, mul(g, call(g, "exp", output), sums)))
-

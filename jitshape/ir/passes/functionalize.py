@@ -23,7 +23,7 @@ from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Storage
 from jitshape.ir.ops.registry import OPS, OpDef
 from jitshape.ir.passes import FUNCTIONAL, graph_pass
 from jitshape.ir.passes.view_steps import Step, geometry_step, replay, scatter, steps_of
-from jitshape.ir.rewrite import Rewriter, rewriting
+from jitshape.ir.rewrite import Rewriter, rewriting, same_layout
 from jitshape.ir.symint import Size, sym_max, sym_min
 from jitshape.ir.types import TensorType, numel
 
@@ -176,13 +176,15 @@ class _Functionalizer:
         """`new` becomes the content of `value`, and so of its memory."""
         window = self.windows[value]
         memory = window.memory
-        new = self.fit(new, self.read(value))
-        fresh = [(window, new)]
+        old = self.read(value)
+        if (new.type.shape, new.type.dtype) != (old.type.shape, old.type.dtype):
+            new = self.fit(new, old)
+        fresh = [(window, new)] if same_layout(new.type, old.type) else []
         while window.source is not None:
             source = self.read(window.source)
             new = scatter(self.g, source, new, window.step)
             window = self.windows[window.source]
-            if _same_layout(new.type, source.type):
+            if same_layout(new.type, source.type):
                 fresh.append((window, new))
         if window.step.op:  # a flat base
             new = scatter(self.g, memory.base, new, window.step)
@@ -193,7 +195,7 @@ class _Functionalizer:
 
     def fit(self, new: Value, like: Value) -> Value:
         """`new` with the shape, strides and dtype of `like`, as a write in place leaves it."""
-        if _same_layout(new.type, like.type):
+        if same_layout(new.type, like.type):
             return new
         type_ = replace(like.type, offset=0)
         return self.g.emit("aten.copy.default", (like, new), {}, type_)
@@ -349,9 +351,5 @@ def _end(type_: TensorType) -> Size:
     return type_.offset + reach * sym_min(numel(type_.shape), 1)
 
 
-def _same_layout(a: TensorType, b: TensorType) -> bool:
-    return (a.shape, a.strides, a.dtype) == (b.shape, b.strides, b.dtype)
-
-
 def _same_view(a: TensorType, b: TensorType) -> bool:
-    return _same_layout(a, b) and a.offset == b.offset
+    return same_layout(a, b) and a.offset == b.offset

@@ -15,9 +15,10 @@ import torch
 
 from jitshape.ir.graph import Graph, Node, Value, values_in
 from jitshape.ir.passes import FUNCTIONAL, graph_pass
-from jitshape.ir.rewrite import Rewriter, rewriting
+from jitshape.ir.rewrite import Rewriter, rewriting, same_layout
+from jitshape.ir.strides import is_contiguous
 from jitshape.ir.symint import Size
-from jitshape.ir.types import ScalarType, TensorType, contiguous_strides
+from jitshape.ir.types import ScalarType, TensorType
 
 Rule = Callable[[Rewriter, Node], Value | None]
 RULES: dict[str, list[Rule]] = {}
@@ -60,11 +61,9 @@ def _simplified(g: Rewriter, node: Node) -> Value | None:
 
 
 def _same_type(a: Value, b: Value) -> bool:
-    return type(a.type) is type(b.type) and (
-        isinstance(a.type, ScalarType)
-        or (a.type.shape, a.type.strides, a.type.dtype, a.type.device)
-        == (b.type.shape, b.type.strides, b.type.dtype, b.type.device)  # type: ignore[union-attr]
-    )
+    if isinstance(a.type, ScalarType) or isinstance(b.type, ScalarType):
+        return a.type == b.type
+    return same_layout(a.type, b.type)
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:
@@ -250,7 +249,7 @@ def _double_view(g: Rewriter, node: Node) -> Value | None:
     source: Value = inner.args[0]
     type_ = source.type
     assert isinstance(type_, TensorType)
-    if type_.strides != contiguous_strides(type_.shape):
+    if not is_contiguous(type_.shape, type_.strides):
         return None
     if type_.shape == node.outs[0].type.shape:  # type: ignore[union-attr]
         return source

@@ -15,6 +15,7 @@ import torch
 
 from jitshape.ir.graph import Node, Value
 from jitshape.ir.rewrite import Rewriter
+from jitshape.ir.strides import is_contiguous
 from jitshape.ir.types import TensorType, contiguous_strides
 
 
@@ -104,7 +105,7 @@ SCATTER["aten.as_strided.default"] = _scatter_op("aten.as_strided_scatter.defaul
 def _reshaped(g: Rewriter, source: Value, new: Value, step: Step) -> Value:
     shape = source.type.shape
     type_ = TensorType(shape, contiguous_strides(shape), new.type.dtype, new.type.device)
-    if new.type.strides != contiguous_strides(new.type.shape):
+    if not is_contiguous(new.type.shape, new.type.strides):
         dense = replace(new.type, strides=contiguous_strides(new.type.shape), offset=0)
         layout = {"memory_format": torch.contiguous_format}
         new = g.emit("aten.clone.default", (new,), layout, dense)
