@@ -63,7 +63,7 @@ def _libraries() -> list[ctypes.CDLL]:
 
 _MATH = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc pow atan2 fmod"
+    "atanh erf erfc pow atan2 fmod fma"
 ).split()
 
 

@@ -109,7 +109,7 @@ def _load_uniform(
     if mask.lanes:
         reduced = _both(g, mask)
         assert reduced is not None
-        any_lane = g.call("any", "i1", 0, f"llvm.vector.reduce.or.v{mask.lanes}i1", (reduced,))
+        any_lane = g.any_lane(reduced)
     result = Variable(g, kind, 0, name)
     result.set(other)
     with g.when(any_lane, "load"):

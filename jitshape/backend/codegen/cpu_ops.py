@@ -196,17 +196,19 @@ def _sign(dtype: torch.dtype, a: Value) -> Value:
 
 
 def _integer_pow(dtype: torch.dtype, a: Value, b: Value) -> Value:
-    return cpu_math.by_lane(_one_integer_pow, a, b)
-
-
-def _one_integer_pow(a: Value, b: Value) -> Value:
-    """By squaring; a negative exponent gives 0 but for a = 1 and a = -1."""
-    f = a.f
+    """A negative exponent gives 0 but for a = 1 and a = -1."""
+    power = cpu_math.by_lane(_square_and_multiply, a, b)
+    if dtype in UNSIGNED:
+        return power
     one, minus_one = a.compare("eq", 1), a.compare("eq", -1)
     odd = (b & 1).compare("ne", 0)
-    unit = one.select(
-        a.like(1), (minus_one & odd).select(a.like(-1), minus_one.select(a.like(1), a.like(0)))
-    )
+    inverse = minus_one.select(odd.select(a.like(-1), a.like(1)), one.select(a.like(1), a.like(0)))
+    return b.compare("slt", 0).select(inverse, power)
+
+
+def _square_and_multiply(a: Value, b: Value) -> Value:
+    """a ** b for b >= 0, wrapping."""
+    f = a.f
     result, base, left = (Variable(f, a.kind, 0, name) for name in ("power", "base", "left"))
     result.set(1)
     base.set(a)
@@ -216,7 +218,7 @@ def _one_integer_pow(a: Value, b: Value) -> Value:
         result.set(bit.select(result.get() * base.get(), result.get()))
         base.set(base.get() * base.get())
         left.set(left.get().integer("lshr", 1))
-    return b.compare("slt", 0).select(unit, result.get())
+    return result.get()
 
 
 def _same(dtype: torch.dtype, a: Value) -> Value:

@@ -274,6 +274,11 @@ class Function:
         lanes = max(v.lanes for v in values)
         return tuple(self.broadcast(v, lanes) if lanes else v for v in values)
 
+    def any_lane(self, mask: Value) -> Value:
+        if not mask.lanes:
+            return mask
+        return self.call("any", "i1", 0, f"llvm.vector.reduce.or.v{mask.lanes}i1", (mask,))
+
     def iota(self, kind: str, lanes: int) -> Value:
         listed = ", ".join(f"{kind} {i}" for i in range(lanes))
         return Value(self, f"<{listed}>", kind, lanes, -1)
