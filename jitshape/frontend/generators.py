@@ -50,7 +50,7 @@ class GeneratorValue(Value):
 
     def next(self, m: Machine) -> Value | None:
         """The next item; a plain loop drops what the generator returns."""
-        done, value = self.send(m, m.const(None))
+        done, value = self.advance(m, m.const(None))
         return None if done else value
 
     def truth(self, m: Machine) -> bool:
@@ -61,7 +61,11 @@ class GeneratorValue(Value):
 
     # ---- running
 
-    def send(self, m: Machine, value: Value) -> tuple[bool, Value]:
+    def send(self, m: Machine, value: Value) -> Value:
+        """The method of that name: the end is StopIteration."""
+        return _result(m, self.advance(m, value))
+
+    def advance(self, m: Machine, value: Value) -> tuple[bool, Value]:
         """Go on with `value`: (False, what is yielded) or (True, what is returned)."""
         if self.frame is not None and not self.started and not _is_none(value):
             m.throw(TypeError, "can't send non-None value to a just-started generator")
@@ -235,7 +239,7 @@ def close_iterator(m: Machine, receiver: Value) -> None:
 def send_to(m: Machine, receiver: Value, value: Value) -> tuple[bool, Value]:
     """The SEND of `yield from`: (ended, value)."""
     if isinstance(receiver, GeneratorValue):
-        return receiver.send(m, value)
+        return receiver.advance(m, value)
     try:
         if _is_none(value):
             item = receiver.next(m)
@@ -273,8 +277,10 @@ def _result(m: Machine, outcome: tuple[bool, Value]) -> Value:
 def _throw(m: Machine, generator: GeneratorValue, *args: Value) -> Value:
     from jitshape.frontend.opcodes.exceptions import as_exception
 
-    if len(args) > 1:
-        m.stop("generator", "throw(type, value, traceback)")
+    if len(args) > 1 and m.real_class(args[0]) in args[1].python_type().__mro__:
+        args = args[1:2]  # the old form: type, value, traceback
+    elif len(args) > 1:
+        m.stop("generator", "throw(type, value) with a value that is no such exception")
     name = args[0].python_type().__name__
     if m.real_class(args[0]) is None and not issubclass(args[0].python_type(), BaseException):
         text = "exceptions must be classes or instances deriving from BaseException, not "
@@ -285,8 +291,8 @@ def _throw(m: Machine, generator: GeneratorValue, *args: Value) -> Value:
 
 
 METHODS: dict[str, Any] = {
-    "send": lambda m, g, value: _result(m, g.send(m, value)),
-    "__next__": lambda m, g: _result(m, g.send(m, m.const(None))),
+    "send": lambda m, g, value: g.send(m, value),
+    "__next__": lambda m, g: g.send(m, m.const(None)),
     "__iter__": lambda m, g: g,
     "throw": _throw,
     "close": lambda m, g: g.close(m),

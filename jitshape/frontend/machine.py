@@ -169,9 +169,9 @@ class Machine(Protocols):
             if self.depth > DEPTH_LIMIT:
                 self._too_deep(frame)
             while True:
+                if raised is not None:
+                    index, raised = self.unwind(frame, raised), None
                 try:
-                    if raised is not None:
-                        index, raised = self.unwind(frame, raised), None
                     while True:
                         frame.index = index
                         self.steps = frame.step = step = self.steps + 1

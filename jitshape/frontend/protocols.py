@@ -8,6 +8,8 @@ Invariant: whatever is read from a class that can change is guarded (`TypeAttrib
 
 from __future__ import annotations
 
+import builtins
+import collections
 import operator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -58,6 +60,19 @@ def class_attribute(cls: type, name: str) -> Any:
         if found is not _MISSING:
             return found
     return _MISSING
+
+
+def _slots_of_c(name: str) -> set[Any]:
+    """The entries for a slot in built-in classes whose instances have the generic behaviour."""
+    found = [*vars(builtins).values(), *vars(collections).values(), type(None), type(...)]
+    classes = {cls for cls in found if isinstance(cls, type)} - {type, super}
+    return {vars(cls)[name] for cls in classes if name in vars(cls)}
+
+
+GENERIC = {
+    name: {object.__dict__[name], *_slots_of_c(name)}
+    for name in ("__getattribute__", "__setattr__", "__delattr__")
+}
 
 
 class SequenceIterator(Value):
@@ -375,8 +390,7 @@ class Protocols:
 
     def default_getattr(self, value: Value, name: str) -> Value:
         cls = value.python_type()
-        custom = cls.__getattribute__ is not object.__getattribute__
-        if not custom:
+        if class_attribute(cls, "__getattribute__") in GENERIC["__getattribute__"]:
             found = self.generic_getattr(value, name)
             if found is not None:
                 return found
@@ -431,7 +445,7 @@ class Protocols:
 
     def default_setattr(self, value: Value, name: str, item: Value) -> None:
         cls = value.python_type()
-        if cls.__setattr__ is not object.__setattr__:
+        if class_attribute(cls, "__setattr__") not in GENERIC["__setattr__"]:
             method = self.type_lookup(cls, "__setattr__")
             self.call(method, [value, self.const(name), item], {})
         else:
@@ -452,7 +466,7 @@ class Protocols:
 
     def default_delattr(self, value: Value, name: str) -> None:
         cls = value.python_type()
-        if cls.__delattr__ is not object.__delattr__:
+        if class_attribute(cls, "__delattr__") not in GENERIC["__delattr__"]:
             method = self.type_lookup(cls, "__delattr__")
             self.call(method, [value, self.const(name)], {})
         else:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from jitshape.frontend.frame import Frame
-from jitshape.frontend.opcodes.registry import raw
+from jitshape.frontend.opcodes.registry import VERSION, raw
 from jitshape.frontend.values.base import Raised, Value
 
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22  # Py_TPFLAGS of patterns
+
+_CLASS = "type" if VERSION < (3, 12) else "class"
 
 
 @raw("MATCH_SEQUENCE")
@@ -61,7 +63,7 @@ def match_attributes(
 ) -> list[Value] | None:
     real = m.real_class(cls)
     if real is None:
-        m.throw(TypeError, "called match pattern must be a class")
+        m.throw(TypeError, f"called match pattern must be a {_CLASS}")
     if not m.call(m.wrap(isinstance), [subject, cls], {}).truth(m):
         return None
     found: list[Value] = []
