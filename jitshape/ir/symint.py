@@ -552,6 +552,8 @@ class Algebra:
         if atom.args is None:
             return replace.get(id, self._make((((id,), 1),)))
         a, b = (self.substitute(x, replace) for x in atom.args)
+        if b == 0 and atom.kind in ("floordiv", "mod"):  # undefined there: stays as it is
+            return self.atom_expr(id)
         return getattr(self, atom.kind)(a, b)
 
     def symbols(self, a: Size) -> tuple[Atom, ...]:

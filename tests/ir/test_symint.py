@@ -63,7 +63,7 @@ def value_of(a: Size, values: dict[str, int]) -> int | None:
     return a if type(a) is int else a.algebra.evaluate(a, values)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(trees, st.lists(st.tuples(*[st.integers(-6, 6)] * 3), min_size=1, max_size=8))
 def test_values_bounds_and_text_agree_with_python(tree, points):
     try:
@@ -83,7 +83,7 @@ def test_values_bounds_and_text_agree_with_python(tree, points):
         assert lo <= expected <= hi
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(trees, trees, st.sampled_from(COMPARISONS))
 def test_static_answers_hold_for_every_value(left, right, op):
     leaves = symbols(-2, 3)
@@ -130,7 +130,7 @@ def truth(op: str, a: int, b: int) -> bool:
     return getattr(operator, op)(a, b)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(conditions, min_size=1, max_size=5), st.tuples(*[st.integers(0, 5)] * 3))
 def test_answers_of_an_env_follow_from_its_facts(asked, actual):
     """At this call's values every answer is right; at all others that meet the facts, too."""
@@ -146,7 +146,7 @@ def test_answers_of_an_env_follow_from_its_facts(asked, actual):
         answer = env.evaluate(cond)
         assert answer is right
         answered.append((tree, answer))
-    for point in itertools.product(range(5), repeat=3):
+    for point in itertools.product(range(4), repeat=3):
         values = dict(zip(NAMES, point))
         try:
             if not all(eval(str(fact), {"max": max}, dict(values)) for fact in env.facts):
@@ -157,7 +157,7 @@ def test_answers_of_an_env_follow_from_its_facts(asked, actual):
             continue
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(relations, relations)
 def test_implication_is_sound(first, second):
     leaves = symbols(-3, 3)
@@ -233,6 +233,15 @@ def test_division_by_a_literal_zero_raises_as_python_does():
         a // 0
     with pytest.raises(ZeroDivisionError):
         a % 0
+
+
+def test_a_quotient_by_what_became_zero_is_left_alone():
+    env = ShapeEnv()
+    a, b = env.size_symbol(0), env.size_symbol(5)
+    quotient = b // a
+    assert env.specialize(a) == 0
+    assert env.simplify(quotient) is quotient and env.actual(quotient) is None
+    assert not implies(compare("eq", a, 0), compare("eq", quotient, 3))
 
 
 def test_negation_of_connectives():
