@@ -138,6 +138,7 @@ class Algebra:
         self.version = 0  # grows with every piece of knowledge
         self._intervals: dict[IntExpr, tuple[float, float]] = {}  # of primitive polynomials
         self._holes: dict[IntExpr, set[int]] = {}  # values that they never take
+        self.memo: dict[Any, Any] = {}  # what others derive, kept as long as the sizes live
 
     # ---- construction
 
