@@ -15,8 +15,8 @@ import torch
 from jitshape.ir.graph import Node, Value
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import Shape, broadcast, elementwise_strides, preserved_strides, row_major
-from jitshape.ir.symint import IntExpr, Size, sym_max
-from jitshape.ir.types import ScalarType, TensorType
+from jitshape.ir.symint import IntExpr, Size
+from jitshape.ir.types import TensorType
 
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 BOOL, INT, FLOAT, COMPLEX = range(4)  # categories of dtypes, each wins over those before it
@@ -162,13 +162,6 @@ def _layout(env: Any, type_: TensorType, common: torch.dtype | None) -> tuple[Sh
     return type_.shape, preserved_strides(env, type_.shape, type_.strides)
 
 
-def constant(b: Any, value: Any, dtype: torch.dtype) -> Any:
-    """A Python number, or a symbolic size, as a scalar."""
-    if type(value) is IntExpr:
-        return b.cast(b.index(value), dtype)
-    return b.const(value, dtype)
-
-
 class Pointwise:
     """An output element from the elements at the same place.  The first `operands` arguments are
     tensors or numbers and take part in broadcasting and promotion; the rest are parameters."""
@@ -191,16 +184,14 @@ class Pointwise:
     @classmethod
     def element(cls, b: Any, node: Node, operand: Callable[[Value], Any]) -> Any:
         """The output element of `node`; `operand` gives the element of a tensor operand.  The
-        computation runs in f32 or wider."""
+        computation runs in f32 or wider; numbers stay Python numbers, except the first."""
         common = cls.common(*node.args)
         compute = WIDER.get(common, common)
 
         def convert(place: int, x: Any) -> Any:
             if type(x) is Value:
                 return b.cast(operand(x), compute) if place < cls.operands else operand(x)
-            if place < cls.operands and x is not None:
-                return constant(b, x, compute)
-            return x
+            return b.cast(b.scalar(x), compute) if place == 0 else x
 
         args = [convert(place, x) for place, x in enumerate(node.args)]
         kwargs = {k: operand(x) if type(x) is Value else x for k, x in node.kwargs.items()}
@@ -360,11 +351,3 @@ def inplace(*names: str, functional: str) -> None:
     for name in names:
         block = type(name.split(".")[1], (), {"functional": functional})
         op(name, family="inplace", base=InPlace)(block)
-
-
-def scalar(dtype: torch.dtype) -> ScalarType:
-    return ScalarType(dtype)
-
-
-def at_least_one(size: Size) -> Size:
-    return sym_max(size, 1)

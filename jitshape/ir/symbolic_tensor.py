@@ -1,0 +1,98 @@
+"""A tensor without data: what the user's torch calls run on while tracing.
+
+In: a graph Value.  Out: a torch.Tensor with symbolic sizes and strides, on which C++ autograd
+works.  Invariant: `value` is the tensor's present content; an in-place op moves it on, so views
+of the same memory keep Values of the same storage.  The numbers in it cannot be read: whatever
+would is a DataDependent error, which the frontend turns into a graph break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from jitshape.errors import DataDependent
+from jitshape.ir.graph import Value
+from jitshape.ir.symint import IntExpr
+from jitshape.ir.symnode import to_torch
+
+
+class SymbolicTensor(torch.Tensor):
+    """Made by a Trace only."""
+
+    value: Value
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError("symbolic tensors are made by a Trace")
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
+        raise RuntimeError(f"{func} was called on a symbolic tensor outside its trace")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"SymbolicTensor({self.value.name}: {self.value.type})"
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        """As `detach`, with a version counter of its own."""
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        raise DataDependent(
+            "a tensor's .data is assigned",
+            because="the assignment gives it other memory, which autograd does not see",
+            avoid="x.copy_(new) under torch.no_grad(), or assign outside the compiled function",
+        )
+
+
+def make_symbolic(value: Value, env: Any, requires_grad: bool = False) -> SymbolicTensor:
+    """The tensor of `value`, a leaf for autograd."""
+    type_ = value.type
+    shape, strides, offset = type_.shape, type_.strides, type_.offset
+    if not all(type(s) is int for s in shape) or not all(type(s) is int for s in strides):
+        shape = [to_torch(s, env) if type(s) is IntExpr else s for s in shape]
+        strides = [to_torch(s, env) if type(s) is IntExpr else s for s in strides]
+    if type(offset) is not int:
+        offset = to_torch(offset, env)
+    tensor = torch.Tensor._make_wrapper_subclass(
+        SymbolicTensor,
+        shape,
+        strides=strides,
+        storage_offset=offset,
+        dtype=type_.dtype,
+        layout=torch.strided,
+        device=type_.device,
+        requires_grad=requires_grad,
+    )
+    tensor.value = value
+    return tensor
+
+
+def _refuse(name: str, what: str) -> Callable[..., Any]:
+    def method(self: SymbolicTensor, *args: Any, **kwargs: Any) -> Any:
+        raise DataDependent(
+            what,
+            because=f"{self.value.name} is {self.value.type}, computed in the graph and unknown "
+            "while tracing",
+            avoid="torch.where for a choice of values; a static or symbolic size instead",
+        )
+
+    method.__name__ = name
+    return method
+
+
+_READS = {
+    "__bool__": "a Python `if` needs the value of a tensor",
+    "__contains__": "`in` needs the values of a tensor",
+    "tolist": "tolist() needs the values of a tensor",
+    "numpy": "numpy() needs the values of a tensor",
+    "__array__": "numpy needs the values of a tensor",
+}
+for _name, _what in _READS.items():
+    setattr(SymbolicTensor, _name, _refuse(_name, _what))
