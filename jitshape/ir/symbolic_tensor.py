@@ -29,9 +29,7 @@ class SymbolicTensor(torch.Tensor):
         raise TypeError("symbolic tensors are made by a Trace")
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         raise RuntimeError(f"{func} was called on a symbolic tensor outside its trace")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:

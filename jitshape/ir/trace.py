@@ -24,8 +24,8 @@ from jitshape.ir.graph import Graph, Location, Node, Storage, Value
 from jitshape.ir.ops.externs import eager_error, extern_types
 from jitshape.ir.ops.families import wrap_dim
 from jitshape.ir.ops.registry import OPS, OpDef
-from jitshape.ir.symbolic_tensor import SymbolicTensor, make_symbolic
 from jitshape.ir.strides import preserved_strides
+from jitshape.ir.symbolic_tensor import SymbolicTensor, make_symbolic
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.symnode import from_torch, to_torch
 from jitshape.ir.types import ScalarType, TensorType
@@ -54,6 +54,7 @@ class Trace(TorchDispatchMode):
         self.numbers: dict[IntExpr, Value] = {}  # symbol of an item(): the value it stands for
         self.leaves: list[SymbolicTensor] = []  # one for each input, in their order
         self._lifted: dict[int, SymbolicTensor] = {}
+        self._memories: dict[int, Storage | None] = {}
         self._in_backward = False
         self._lines: dict[int, Location | None] = {}  # by the number of the autograd node
         self._tokens = 0
@@ -99,13 +100,19 @@ class Trace(TorchDispatchMode):
             tensor.device,
             tensor.storage_offset() if offset is None else offset,
         )
-        value = self.graph.add_input(type_, name)
+        taken = {value.name for value in self.graph.inputs}
+        value = self.graph.add_input(type_, _unused(name, taken))
+        value.storage = self._storage(tensor, value.storage)
         value.requires_grad = tensor.requires_grad
         leaf = make_symbolic(value, self.env, tensor.requires_grad)
         if isinstance(tensor, torch.nn.Parameter):
             leaf._is_param = True
         self.leaves.append(leaf)
         return leaf if tensor.is_leaf else _Identity.apply(leaf, self)
+
+    def _storage(self, tensor: torch.Tensor, new: Any) -> Any:
+        """The memory of a real tensor: inputs that share it alias."""
+        return self._memories.setdefault(tensor.untyped_storage()._cdata, new)
 
     def constant(self, tensor: torch.Tensor) -> SymbolicTensor:
         """A real tensor as a further graph input; the same one each time."""
@@ -235,10 +242,18 @@ class Trace(TorchDispatchMode):
         return TensorType(type_.shape, strides, type_.dtype, type_.device)
 
 
+def _unused(name: str, taken: set[str]) -> str:
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
 _NOTHING = TensorType((0,), (1,), torch.bool)
 _PLAIN = frozenset(
-    (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout)
-    + (torch.memory_format,)
+    (int, float, bool, complex, str, type(None))
+    + (torch.dtype, torch.device, torch.layout, torch.memory_format)
 )
 
 

@@ -1,3 +1,14 @@
 """ATen ops known to the compiler; importing the package registers every block."""
 
-from jitshape.ir.ops import activations, pointwise, views  # noqa: F401
+# isort: off
+from jitshape.ir.ops import (  # noqa: F401
+    activations,
+    factories,
+    indexing,
+    matmul,
+    pointwise,
+    random,
+    reductions,
+    views,
+)
+from jitshape.ir.ops import inplace  # noqa: F401  after the ops it derives from

@@ -31,7 +31,7 @@ def materialise(env: Any, tree: Any, number: Callable[[Size], int]) -> Any:
         if type(x) is not Value:
             return x
         if isinstance(x.type, ScalarType):
-            return x.type.dtype.to_real is None
+            return 1
         shape = [number(s) for s in x.type.shape]
         strides = [number(s) for s in x.type.strides]
         if numel(tuple(shape)) > LARGEST:
@@ -63,9 +63,7 @@ def _shifted(env: Any, factors: tuple[int, int]) -> Callable[[Size], int]:
     return lambda s: s if type(s) is int else s.algebra.evaluate(env.simplify(s), values)
 
 
-def eager_error(
-    env: Any, func: Any, args: Any, kwargs: Any, error: Exception
-) -> Exception:
+def eager_error(env: Any, func: Any, args: Any, kwargs: Any, error: Exception) -> Exception:
     """What eager raises for this call; `error` if eager does not."""
     try:
         run(env, func, args, kwargs, _at_call(env))
@@ -109,9 +107,11 @@ def _rows(result: Any) -> list[Any]:
 def _device(args: Any) -> torch.device:
     devices: list[torch.device] = []
     map_leaves(
-        lambda x: devices.append(x.type.device)
-        if type(x) is Value and isinstance(x.type, TensorType)
-        else None,
+        lambda x: (
+            devices.append(x.type.device)
+            if type(x) is Value and isinstance(x.type, TensorType)
+            else None
+        ),
         list(args),
     )
     return devices[0] if devices else torch.device("cpu")

@@ -44,6 +44,13 @@ def like(x: Value, shape: Sequence[Size] | None = None, dtype: Any = None) -> Te
     return fresh(shape, dtype or type_.dtype, type_.device)
 
 
+def preserved(env: Any, x: Value, dtype: Any = None) -> TensorType:
+    """A new tensor laid out as `x`, without gaps or overlap: empty_like's."""
+    old = x.type
+    strides = preserved_strides(env, old.shape, old.strides)
+    return TensorType(old.shape, strides, dtype or old.dtype, old.device)
+
+
 def is_tensor(x: Any) -> bool:
     return type(x) is Value and type(x.type) is TensorType
 

@@ -1,7 +1,7 @@
 """Pointwise ops: an output element depends on the elements at the same place only.
 
 Most blocks are their lowering alone and stand in tables by the rule for their output dtype; what
-needs more has a class.  
+needs more has a class.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ import torch
 
 from jitshape.ir.graph import Value
 from jitshape.ir.ops.families import (
-    BOOL,
-    INT,
     WIDER,
-    category,
     elementwise,
     is_tensor,
     pointwise,
@@ -24,8 +21,6 @@ from jitshape.ir.ops.families import (
     promote,
     to_float,
 )
-from jitshape.ir.strides import format_strides
-from jitshape.ir.types import TensorType
 
 UNARY_FLOAT = (
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh "
@@ -149,8 +144,9 @@ _COMPARISON = {
 
 
 def _overloads(rows: dict[tuple[str, str], Any]) -> dict[str, Any]:
-    return {f"{name}.{form}": lower for (name, forms), lower in rows.items()
-            for form in forms.split()}
+    return {
+        f"{name}.{form}": lower for (name, forms), lower in rows.items() for form in forms.split()
+    }
 
 
 def _xlogy(b: Any, x: Any, y: Any) -> Any:

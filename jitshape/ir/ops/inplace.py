@@ -1,0 +1,42 @@
+"""In-place ops: each is the name of the pure op whose result it writes to its first argument."""
+
+from __future__ import annotations
+
+import torch
+
+from jitshape.ir.ops.families import inplace
+from jitshape.ir.ops.registry import OPS
+
+# Where the pure op is not the in-place op's name without the underscore.
+NAMED = {
+    "aten.copy_.default": "aten.copy.default",
+    "aten.zero_.default": "aten.zero.default",
+    "aten.fill_.Scalar": "aten.fill.Scalar",
+    "aten.fill_.Tensor": "aten.fill.Tensor",
+    "aten.bernoulli_.float": "aten.bernoulli.p",
+    "aten.bernoulli_.Tensor": "aten.bernoulli.Tensor",
+    "aten.normal_.default": "aten.normal_functional.default",
+    "aten.uniform_.default": "aten.uniform.default",
+    "aten.exponential_.default": "aten.exponential.default",
+    "aten._index_put_impl_.default": "aten.index_put.default",
+}
+FAMILIES = ("pointwise", "index", "extern", "factory")
+
+
+def _register() -> None:
+    """Every op with a block that ATen has in place too."""
+    for name, definition in list(OPS.items()):
+        namespace, packet, overload = name.split(".")
+        target = f"{namespace}.{packet}_.{overload}"
+        if definition.family in FAMILIES and target not in NAMED and _exists(packet, overload):
+            inplace(target, functional=name)
+    for name, functional in NAMED.items():
+        inplace(name, functional=functional)
+
+
+def _exists(packet: str, overload: str) -> bool:
+    found = getattr(torch.ops.aten, f"{packet}_", None)
+    return found is not None and overload in found.overloads()
+
+
+_register()

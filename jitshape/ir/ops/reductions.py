@@ -1,0 +1,294 @@
+"""Reductions: one combine op over some dimensions, or composites of such.
+
+Norms, variances and max with indices are composite: they are rewritten into the others.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from jitshape.ir.ops.families import (
+    COMPLEX,
+    INT,
+    category,
+    fresh,
+    reduced_dims,
+    reduced_shape,
+    reduction,
+    to_float,
+)
+from jitshape.ir.ops.registry import op
+from jitshape.ir.types import numel
+
+
+def _matrix():
+    return torch.randn(3, 4, 5)
+
+
+@reduction("aten.sum.default", "aten.sum.dim_IntList")
+class Sum:
+    integers_to = torch.int64
+
+    def samples():
+        return [((_matrix(),), {})]
+
+
+@reduction("aten.mean.default", "aten.mean.dim")
+class Mean:
+    def finish(b, acc, count, *args, **kwargs):
+        return b.div(acc, b.cast(b.index(count), acc.dtype))
+
+    def samples():
+        return [((_matrix(),), {})]
+
+
+@reduction("aten.prod.default", "aten.prod.dim_int")
+class Prod:
+    reduce = "prod"
+    integers_to = torch.int64
+
+    def samples():
+        return [((_matrix(),), {})]
+
+
+@reduction("aten.amax.default", "aten.max.default")
+class Amax:
+    reduce = "max"
+
+    def samples():
+        return [((_matrix(),), {})]
+
+
+@reduction("aten.amin.default", "aten.min.default")
+class Amin:
+    reduce = "min"
+
+    def samples():
+        return [((_matrix(),), {})]
+
+
+class _Boolean:
+    def dtype(x, requested):
+        return torch.uint8 if x is torch.uint8 else torch.bool
+
+    def samples():
+        return [((_matrix() > 0,), {})]
+
+
+@reduction("aten.any.default", "aten.any.dim", "aten.any.dims")
+class Any_(_Boolean):
+    reduce = "any"
+
+
+@reduction("aten.all.default", "aten.all.dim", "aten.all.dims")
+class All(_Boolean):
+    reduce = "all"
+
+
+class _Position:
+    """Without `dim` the position counts through the whole tensor, row-major."""
+
+    def dtype(x, requested):
+        return torch.int64
+
+    def samples():
+        return [((_matrix(),), {}), ((_matrix(), 1), {}), ((_matrix(), -1, True), {})]
+
+
+@reduction("aten.argmax.default")
+class Argmax(_Position):
+    reduce = "argmax"
+
+
+@reduction("aten.argmin.default")
+class Argmin(_Position):
+    reduce = "argmin"
+
+
+# ---- composites
+
+
+class _WithIndices:
+    def type(env, x, dim, keepdim=False):
+        shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
+        values = fresh(shape, x.type.dtype, x.type.device)
+        return [values, fresh(shape, torch.int64, x.type.device)]
+
+    def samples():
+        return [((_matrix(), 1), {}), ((_matrix(), -1, True), {})]
+
+
+@op("aten.max.dim", family="composite")
+class MaxDim(_WithIndices):
+    def decompose(g, node, x, dim, keepdim=False):
+        return g.call("aten.amax", x, [dim], keepdim), g.call("aten.argmax", x, dim, keepdim)
+
+
+@op("aten.min.dim", family="composite")
+class MinDim(_WithIndices):
+    def decompose(g, node, x, dim, keepdim=False):
+        return g.call("aten.amin", x, [dim], keepdim), g.call("aten.argmin", x, dim, keepdim)
+
+
+@op("aten.aminmax.default", family="composite")
+class AminMax:
+    def type(env, x, dim=None, keepdim=False):
+        shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
+        return [fresh(shape, x.type.dtype, x.type.device)] * 2
+
+    def decompose(g, node, x, dim=None, keepdim=False):
+        dims = list(reduced_dims(x.type.ndim, dim))
+        return g.call("aten.amin", x, dims, keepdim), g.call("aten.amax", x, dims, keepdim)
+
+
+def _moments(g, x, dim, correction, keepdim):
+    """(variance, mean): the mean first, then the mean square distance from it."""
+    dims = list(reduced_dims(x.type.ndim, dim))
+    count = numel(tuple(x.type.shape[d] for d in dims))
+    wide = x
+    if x.type.dtype in (torch.float16, torch.bfloat16):
+        wide = g.call("aten._to_copy", x, dtype=torch.float32)
+    mean = g.call("aten.mean.dim", wide, dims, True)
+    apart = g.call("aten.sub.Tensor", wide, mean)
+    total = g.call("aten.sum.dim_IntList", g.call("aten.mul.Tensor", apart, apart), dims, keepdim)
+    lost = 1 if correction is None else correction
+    degrees = g.call("aten.scalar_tensor", count - lost, dtype=wide.type.dtype,
+                     device=x.type.device)  # fmt: skip
+    variance = g.call("aten.div.Tensor", total, g.call("aten.clamp_min", degrees, 0))
+    if not keepdim:
+        mean = g.call("aten.view", mean, list(total.type.shape))
+    return tuple(_narrow(g, v, x.type.dtype) for v in (variance, mean))
+
+
+def _narrow(g, x, dtype):
+    return x if x.type.dtype is dtype else g.call("aten._to_copy", x, dtype=dtype)
+
+
+class _Spread:
+    def type(env, x, dim=None, correction=None, keepdim=False):
+        shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
+        return fresh(shape, x.type.dtype, x.type.device)
+
+    def samples():
+        return [((_matrix(), [1]), {}), ((_matrix(), [0, 2]), {"correction": 0, "keepdim": True})]
+
+
+@op("aten.var.correction", family="composite")
+class Var(_Spread):
+    def decompose(g, node, x, dim=None, correction=None, keepdim=False):
+        return _moments(g, x, dim, correction, keepdim)[0]
+
+
+@op("aten.std.correction", family="composite")
+class Std(_Spread):
+    def decompose(g, node, x, dim=None, correction=None, keepdim=False):
+        return g.call("aten.sqrt", _moments(g, x, dim, correction, keepdim)[0])
+
+
+@op("aten.var_mean.correction", family="composite")
+class VarMean:
+    def type(env, x, dim=None, correction=None, keepdim=False):
+        return [_Spread.type(env, x, dim, correction, keepdim)] * 2
+
+    def decompose(g, node, x, dim=None, correction=None, keepdim=False):
+        return _moments(g, x, dim, correction, keepdim)
+
+    def samples():
+        return _Spread.samples()
+
+
+@op("aten.std_mean.correction", family="composite")
+class StdMean(VarMean):
+    def decompose(g, node, x, dim=None, correction=None, keepdim=False):
+        variance, mean = _moments(g, x, dim, correction, keepdim)
+        return g.call("aten.sqrt", variance), mean
+
+    def samples():
+        return _Spread.samples()
+
+
+def _norm(g, x, p, dim, keepdim, dtype):
+    """The p-norm over `dim`: a sum of powers, or an extreme."""
+    dims = list(reduced_dims(x.type.ndim, dim))
+    dtype = dtype or to_float(x.type.dtype)
+    size = g.call("aten.abs", _narrow(g, x, dtype))
+    if p == math.inf:
+        return g.call("aten.amax", size, dims, keepdim)
+    if p == -math.inf:
+        return g.call("aten.amin", size, dims, keepdim)
+    if p == 0:
+        counted = g.call("aten._to_copy", g.call("aten.ne.Scalar", size, 0), dtype=dtype)
+        return g.call("aten.sum.dim_IntList", counted, dims, keepdim)
+    powers = size if p == 1 else g.call("aten.pow.Tensor_Scalar", size, p)
+    total = g.call("aten.sum.dim_IntList", powers, dims, keepdim)
+    if p == 1:
+        return total
+    return g.call("aten.sqrt", total) if p == 2 else g.call("aten.pow.Tensor_Scalar", total, 1 / p)
+
+
+@op("aten.linalg_vector_norm.default", family="composite")
+class VectorNorm:
+    def type(env, x, ord=2, dim=None, keepdim=False, dtype=None):
+        shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
+        result = dtype or to_float(x.type.dtype)
+        return fresh(shape, result.to_real() if category(result) == COMPLEX else result,
+                     x.type.device)  # fmt: skip
+
+    def decompose(g, node, x, ord=2, dim=None, keepdim=False, dtype=None):
+        return _norm(g, x, ord, dim, keepdim, dtype)
+
+    def samples():
+        return [((_matrix(),), {}), ((_matrix(), 1, [1], True), {}), ((_matrix(), 3.0, [0]), {})]
+
+
+@op(
+    "aten.norm.Scalar",
+    "aten.norm.ScalarOpt_dim",
+    "aten.norm.ScalarOpt_dim_dtype",
+    "aten.norm.ScalarOpt_dtype",
+    family="composite",
+)
+class Norm:
+    def type(env, x, p=2, dim=None, keepdim=False, dtype=None):
+        return VectorNorm.type(env, x, p, dim, keepdim, dtype)
+
+    def decompose(g, node, x, p=2, dim=None, keepdim=False, dtype=None):
+        return _norm(g, x, 2 if p is None else p, dim, keepdim, dtype)
+
+
+@op("aten.logsumexp.default", family="composite")
+class LogSumExp:
+    def type(env, x, dim, keepdim=False):
+        shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
+        dtype = to_float(x.type.dtype) if category(x.type.dtype) <= INT else x.type.dtype
+        return fresh(shape, dtype, x.type.device)
+
+    def decompose(g, node, x, dim, keepdim=False):
+        dims = list(reduced_dims(x.type.ndim, dim))
+        x = _narrow(g, x, to_float(x.type.dtype))
+        top = g.call("aten.amax", x, dims, True)
+        infinite = g.call("aten.eq.Scalar", g.call("aten.abs", top), math.inf)
+        top = g.call("aten.masked_fill.Scalar", top, infinite, 0)
+        powers = g.call("aten.exp", g.call("aten.sub.Tensor", x, top))
+        total = g.call("aten.log", g.call("aten.sum.dim_IntList", powers, dims, keepdim))
+        shift = top if keepdim else g.call("aten.view", top, list(total.type.shape))
+        return g.call("aten.add.Tensor", total, shift)
+
+    def samples():
+        return [((_matrix(), [1]), {}), ((_matrix(), [0, 2], True), {})]
+
+
+# ---- scans
+
+
+@op("aten.cumsum.default", "aten.cumprod.default", family="extern")
+class CumSum:
+    def type(env, x, dim, dtype=None):
+        reduced_dims(x.type.ndim, dim)
+        whole = category(x.type.dtype) <= INT
+        return fresh(x.type.shape, dtype or (torch.int64 if whole else x.type.dtype), x.type.device)
+
+    def samples():
+        return [((_matrix(), 1), {}), ((_matrix() > 0, 0), {})]
