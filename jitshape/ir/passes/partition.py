@@ -16,17 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from jitshape.ir.graph import (
-    Alias,
-    Graph,
-    Mutation,
-    Node,
-    OutputAlias,
-    Storage,
-    Value,
-    map_leaves,
-    values_in,
-)
+from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Storage, Value, map_leaves
+from jitshape.ir.graph import values_in
 from jitshape.ir.passes.saved import choose_saved
 from jitshape.ir.symint import Atom, IntExpr, Size
 from jitshape.ir.types import TensorType
@@ -192,3 +183,4 @@ def unbound_symbols(graph: Graph) -> list[Size]:
             if atom not in bound:
                 missing.setdefault(size.algebra.expr(atom))
     return list(missing)
+
