@@ -82,6 +82,7 @@ class ShapeEnv:
         self.location: Callable[[], Location | None] = lambda: None
         self.current_op = ""
         self.replacing = True
+        self.general = False  # C++ takes the branch for sizes above 1, without a fact
         self._replaced: dict[int, Size] = {}  # symbol's atom id -> what it equals
         self._known: set[Bool] = set()  # conditions that no interval can express
         self._actual: dict[str, int] = {}

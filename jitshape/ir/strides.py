@@ -66,6 +66,18 @@ def same_all(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
 
 
+def equal_above_one(a: Size, b: Size) -> bool | None:
+    """Whether a == b at all sizes of at least 2 (True), at none of them (False), or either."""
+    if same(a, b):
+        return True
+    if type(a) is int and type(b) is int:
+        return False
+    a, b = generic(a), generic(b)
+    algebra = (a if type(a) is IntExpr else b).algebra  # type: ignore[union-attr]
+    apart = _lower_bound(algebra, b - a) > 0 or _lower_bound(algebra, a - b) > 0
+    return False if apart else None
+
+
 def less(env: Any, a: Size, b: Size) -> bool:
     """Whether a < b at sizes of at least 2; where that depends on the sizes, a guard."""
     if type(a) is int and type(b) is int:

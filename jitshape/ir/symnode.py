@@ -17,6 +17,7 @@ import torch
 
 from jitshape.ir import symfloat
 from jitshape.ir.shape_env import ShapeEnv
+from jitshape.ir.strides import equal_above_one
 from jitshape.ir.symfloat import FloatExpr, Real
 from jitshape.ir.symint import (
     Bool,
@@ -229,6 +230,14 @@ class SizeNode(SymNode):
         return _dense(self.env, sizes, strides, order)
 
 
+def _general(cond: Bool) -> bool | None:
+    """The answer at all sizes above 1, if there is one."""
+    if not isinstance(cond, BoolExpr) or cond.op not in ("eq", "ne"):
+        return None
+    equal = equal_above_one(*cond.args)
+    return None if equal is None else equal is (cond.op == "eq")
+
+
 class BoolNode(SymNode):
     """Behind a SymBool."""
 
@@ -244,7 +253,8 @@ class BoolNode(SymNode):
         return int(self.env.evaluate(self.expr))
 
     def guard_bool(self, file: str, line: int) -> bool:
-        return self.env.evaluate(self.expr)
+        known = _general(self.expr) if self.env.general else None
+        return self.env.evaluate(self.expr) if known is None else known
 
     def guard_or_false(self, file: str, line: int) -> bool:
         return self._layout(False)

@@ -193,7 +193,7 @@ class Trace(TorchDispatchMode):
         single = isinstance(types, (TensorType, ScalarType))
         rows = (types,) if single else types
         outs = self.record(definition.name, args, kwargs, rows, shared)
-        if family == "random":
+        if family == "random" or (family == "inplace" and _draws(definition)):
             outs[0].node.token = self._tokens
             self._tokens += 1
         if single:
@@ -218,7 +218,9 @@ class Trace(TorchDispatchMode):
         )
         if not leaves:
             return []
-        self._in_backward = True
+        # In backward C++ asks for sizes of 0 and 1 to choose between copies and views of gradients,
+        # which nobody can observe, and for what was broadcast, where forward took none for 1.
+        self._in_backward = self.env.general = True
         try:
             with self:
                 return list(
@@ -233,7 +235,7 @@ class Trace(TorchDispatchMode):
                     )
                 )
         finally:
-            self._in_backward = False
+            self._in_backward = self.env.general = False
 
     def tangent_type(self, output: SymbolicTensor) -> TensorType:
         """A dense tensor laid out as `output`."""
@@ -267,6 +269,11 @@ class _Identity(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
+
+
+def _draws(definition: OpDef) -> bool:
+    """Whether an in-place op fills its argument with random numbers."""
+    return OPS[definition.functional].family == "random"
 
 
 # ---- how ops are resolved
@@ -338,8 +345,11 @@ def _extern(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     """No block: sizes as far as the arguments show them, the rest unbacked."""
     values = [trace.unwrap(a) for a in args]
     kwargs = {key: trace.unwrap(a) for key, a in kwargs.items()}
-    types, single = extern_types(trace.env, func, values, kwargs)
     trace.extern_unknown[str(func)] += 1
+    if not func._schema.returns:
+        trace.record(str(func), values, kwargs, ())
+        return None
+    types, single = extern_types(trace.env, func, values, kwargs)
     outs = trace.record(str(func), values, kwargs, types)
     tensors = [None if t is None else trace.wrap(out) for out, t in zip(outs, types)]
     return tensors[0] if single else tuple(tensors)

@@ -1,0 +1,212 @@
+"""Functions that C++ decides by the numbers in sizes and strides: replaced before it sees them.
+
+In: a torch function or method with a symbolic tensor.  Out: the same result from torch calls that
+need no fact about sizes that the program does not state.  `REPLACED` maps the functions for
+whoever calls torch on behalf of a program; the methods are those of SymbolicTensor.
+Invariant: results, strides and gradients as those of the torch function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from jitshape.ir.ops.views import infer_shape
+from jitshape.ir.strides import Shape, broadcast, is_contiguous, same, same_all, view_strides
+from jitshape.ir.symbolic_tensor import SymbolicTensor
+from jitshape.ir.symint import Size
+from jitshape.ir.symnode import from_torch, to_torch
+from jitshape.ir.types import numel
+
+REPLACED: dict[Any, Callable[..., Any]] = {}
+
+
+def replaces(*functions: Any, methods: Sequence[str] = ()) -> Callable[[Callable], Callable]:
+    """Use the decorated function for `functions`, and for `methods` of symbolic tensors.  It may
+    return NotImplemented to leave the call to torch."""
+
+    def register(function: Callable) -> Callable:
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            return functions[0](*args, **kwargs) if result is NotImplemented else result
+
+        replacement.__name__ = function.__name__
+        for target in functions:
+            REPLACED[target] = replacement
+        for name in methods:
+            REPLACED[getattr(torch.Tensor, name)] = replacement
+            setattr(SymbolicTensor, name, replacement)
+        return function
+
+    return register
+
+
+def _symbolic(*tensors: Any) -> bool:
+    return all(type(t) is SymbolicTensor for t in tensors)
+
+
+def _env() -> Any:
+    trace = _get_current_dispatch_mode()
+    assert trace is not None, "a symbolic tensor is used outside its trace"
+    return trace.env  # type: ignore[attr-defined]
+
+
+def _torch(env: Any, sizes: Sequence[Size]) -> list[Any]:
+    return [to_torch(s, env) for s in sizes]
+
+
+def _reshaped(x: Any, env: Any, shape: Sequence[Size]) -> Any:
+    """A view of `x` where its strides allow one at every size, else a copy."""
+    old = x.value.type
+    if tuple(shape) == old.shape:
+        return x.view(_torch(env, shape))
+    if view_strides(env, old.shape, old.strides, tuple(shape)) is None:
+        x = x.clone(memory_format=torch.contiguous_format)
+        return torch.ops.aten._unsafe_view(x, _torch(env, shape))
+    return x.view(_torch(env, shape))
+
+
+@replaces(torch.reshape, methods=["reshape"])
+def reshape(x: Any, *shape: Any, **kwargs: Any) -> Any:
+    if kwargs or not _symbolic(x):
+        return NotImplemented
+    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    env = _env()
+    wanted = infer_shape(env, [from_torch(s) for s in sizes], numel(x.value.type.shape))
+    return _reshaped(x, env, wanted)
+
+
+@replaces(torch.flatten, methods=["flatten"])
+def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    if not _symbolic(x) or not isinstance(start_dim, int):
+        return NotImplemented
+    shape = x.value.type.shape
+    if len(shape) < 2:
+        return NotImplemented
+    first, last = start_dim % len(shape), end_dim % len(shape)
+    if first >= last:
+        return NotImplemented
+    middle = numel(shape[first : last + 1])
+    return _reshaped(x, _env(), (*shape[:first], middle, *shape[last + 1 :]))
+
+
+@replaces(torch.Tensor.contiguous, methods=["contiguous"])
+def contiguous(x: Any, memory_format: Any = torch.contiguous_format) -> Any:
+    if not _symbolic(x) or memory_format is not torch.contiguous_format:
+        return NotImplemented
+    type_ = x.value.type
+    if is_contiguous(type_.shape, type_.strides):
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+# ---- matrix products
+
+
+@replaces(torch.matmul, methods=["matmul", "__matmul__"])
+def matmul(a: Any, b: Any) -> Any:
+    """One matrix product, batched over the broadcast leading dimensions.  A matrix or vector on
+    the right multiplies all rows at once."""
+    if not _symbolic(a, b):
+        return NotImplemented
+    x, y = a.value.type.shape, b.value.type.shape
+    if not x or not y or (len(x) <= 2 and len(y) <= 2):
+        return NotImplemented
+    env = _env()
+    if len(y) <= 2:
+        return _rows_times(env, a, b, x, y)
+    if len(x) == 1:
+        return matmul(a.unsqueeze(0), b).squeeze(-2)
+    batch = broadcast(env, x[:-2], y[:-2])
+    product = torch.bmm(_batched(env, a, batch, x), _batched(env, b, batch, y))
+    return torch.ops.aten._unsafe_view(product, _torch(env, (*batch, x[-2], y[-1])))
+
+
+def _rows_times(env: Any, a: Any, b: Any, x: Shape, y: Shape) -> Any:
+    rows = _reshaped(a, env, (numel(x[:-1]), x[-1]))
+    product = torch.mv(rows, b) if len(y) == 1 else torch.mm(rows, b)
+    return torch.ops.aten._unsafe_view(product, _torch(env, (*x[:-1], *y[1:])))
+
+
+def _batched(env: Any, x: Any, batch: Shape, shape: Shape) -> Any:
+    """`x` with one batch dimension."""
+    if shape[:-2] != batch:
+        x = x.expand(_torch(env, (*batch, *shape[-2:])))
+    return x if len(batch) == 1 else _reshaped(x, env, (numel(batch), *shape[-2:]))
+
+
+@replaces(torch.Tensor.__rmatmul__, methods=["__rmatmul__"])
+def rmatmul(b: Any, a: Any) -> Any:
+    return matmul(a, b)
+
+
+@replaces(torch.nn.functional.linear)
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """One product of all rows with the transposed weight."""
+    if not _symbolic(x, weight) or not (bias is None or _symbolic(bias)):
+        return NotImplemented
+    shape, wide = x.value.type.shape, weight.value.type.shape
+    if len(shape) < 3 or len(wide) != 2:
+        return NotImplemented
+    env = _env()
+    rows = _reshaped(x, env, (numel(shape[:-1]), shape[-1]))
+    product = torch.mm(rows, weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
+    return product.view(_torch(env, (*shape[:-1], wide[0])))
+
+
+# ---- attention
+
+FLASH_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@replaces(torch.nn.functional.scaled_dot_product_attention)
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The fused op where C++ would take it at all sizes but 0, which it handles at run time."""
+    if not _symbolic(query, key, value) or dropout_p or enable_gqa:
+        return NotImplemented
+    if attn_mask is not None and (is_causal or not _symbolic(attn_mask)):
+        return NotImplemented
+    if not _flash_applies(query.value.type, key.value.type, value.value.type):
+        return NotImplemented
+    mask = attn_mask
+    if mask is not None:
+        if mask.requires_grad or not _mask_fits(mask, query, key):
+            return NotImplemented
+        if mask.dtype is torch.bool:
+            hidden = torch.scalar_tensor(-torch.inf, dtype=query.dtype, device=query.device)
+            seen = torch.scalar_tensor(0.0, dtype=query.dtype, device=query.device)
+            mask = torch.where(mask, seen, hidden)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return flash(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)[0]
+
+
+def _flash_applies(q: Any, k: Any, v: Any) -> bool:
+    if any(t.ndim != 4 or t.device.type != "cpu" or t.dtype is not q.dtype for t in (q, k, v)):
+        return False
+    if q.dtype not in FLASH_DTYPES or any(not same(t.strides[-1], 1) for t in (q, k, v)):
+        return False
+    alike = all(same_all(q.shape[:2], t.shape[:2]) for t in (k, v))
+    heads = all(same(q.shape[3], t.shape[3]) for t in (k, v))
+    return alike and heads and same(k.shape[2], v.shape[2])
+
+
+def _mask_fits(mask: Any, query: Any, key: Any) -> bool:
+    """A mask of rank 2 or 4 that broadcasts to the scores."""
+    type_, q = mask.value.type, query.value.type
+    scores = (*q.shape[:3], key.value.type.shape[2])
+    if type_.ndim not in (2, 4) or type_.dtype not in (torch.bool, q.dtype):
+        return False
+    wanted = scores[4 - type_.ndim :]
+    return all(s == 1 or same(s, w) for s, w in zip(type_.shape, wanted))
