@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from jitshape.ir.ops.registry import OPS
 from jitshape.ir.ops.views import infer_shape
 from jitshape.ir.strides import Shape, broadcast, is_contiguous, same, same_all, view_strides
 from jitshape.ir.symbolic_tensor import SymbolicTensor
@@ -48,10 +49,14 @@ def _symbolic(*tensors: Any) -> bool:
     return all(type(t) is SymbolicTensor for t in tensors)
 
 
-def _env() -> Any:
+def _trace() -> Any:
     trace = _get_current_dispatch_mode()
     assert trace is not None, "a symbolic tensor is used outside its trace"
-    return trace.env  # type: ignore[attr-defined]
+    return trace
+
+
+def _env() -> Any:
+    return _trace().env
 
 
 def _torch(env: Any, sizes: Sequence[Size]) -> list[Any]:
@@ -159,7 +164,25 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 # ---- attention
 
-FLASH_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+class _Attention(torch.autograd.Function):
+    """jitshape.sdpa with its own backward, whose kernel is chosen when the graph runs."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: Any) -> Any:
+        trace = _trace()
+        values = [trace.unwrap(x) for x in (q, k, v, mask, causal, scale)]
+        out, lse = map(trace.wrap, trace.call(OPS["jitshape.sdpa.default"], values, {}))
+        ctx.save_for_backward(q, k, v, out, lse, mask)
+        ctx.rest = causal, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        trace = _trace()
+        values = [trace.unwrap(x) for x in (grad, *ctx.saved_tensors, *ctx.rest)]
+        grads = trace.call(OPS["jitshape.sdpa_backward.default"], values, {})
+        return (*map(trace.wrap, grads), None, None, None)
 
 
 @replaces(torch.nn.functional.scaled_dot_product_attention)
@@ -173,33 +196,24 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """The fused op where C++ would take it at all sizes but 0, which it handles at run time."""
-    if not _symbolic(query, key, value) or dropout_p or enable_gqa:
+    """One op, for batches of heads of equal number and no dropout."""
+    if not _symbolic(query, key, value) or dropout_p:
         return NotImplemented
-    if attn_mask is not None and (is_causal or not _symbolic(attn_mask)):
-        return NotImplemented
-    if not _flash_applies(query.value.type, key.value.type, value.value.type):
-        return NotImplemented
-    mask = attn_mask
-    if mask is not None:
-        if mask.requires_grad or not _mask_fits(mask, query, key):
+    if attn_mask is not None:
+        if is_causal or not _symbolic(attn_mask) or attn_mask.requires_grad:
             return NotImplemented
-        if mask.dtype is torch.bool:
-            hidden = torch.scalar_tensor(-torch.inf, dtype=query.dtype, device=query.device)
-            seen = torch.scalar_tensor(0.0, dtype=query.dtype, device=query.device)
-            mask = torch.where(mask, seen, hidden)
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return flash(query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale)[0]
+        if not _mask_fits(attn_mask, query, key):
+            return NotImplemented
+    if not _heads_match(query.value.type, key.value.type, value.value.type):
+        return NotImplemented
+    return _Attention.apply(query, key, value, attn_mask, is_causal, scale)
 
 
-def _flash_applies(q: Any, k: Any, v: Any) -> bool:
-    if any(t.ndim != 4 or t.device.type != "cpu" or t.dtype is not q.dtype for t in (q, k, v)):
-        return False
-    if q.dtype not in FLASH_DTYPES or any(not same(t.strides[-1], 1) for t in (q, k, v)):
+def _heads_match(q: Any, k: Any, v: Any) -> bool:
+    if any(t.ndim != 4 or t.dtype is not q.dtype for t in (q, k, v)):
         return False
     alike = all(same_all(q.shape[:2], t.shape[:2]) for t in (k, v))
-    heads = all(same(q.shape[3], t.shape[3]) for t in (k, v))
-    return alike and heads and same(k.shape[2], v.shape[2])
+    return alike and same(q.shape[3], k.shape[3]) and same(k.shape[2], v.shape[2])
 
 
 def _mask_fits(mask: Any, query: Any, key: Any) -> bool:

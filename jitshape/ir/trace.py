@@ -147,7 +147,7 @@ class Trace(TorchDispatchMode):
         kind = type(x)
         if kind is SymbolicTensor:
             return x.value
-        if kind in _PLAIN:
+        if kind in _PLAIN or kind is torch.memory_format:
             return x
         if kind is list or kind is tuple:
             return [self.unwrap(item) for item in x]
@@ -254,8 +254,7 @@ def _unused(name: str, taken: set[str]) -> str:
 
 _NOTHING = TensorType((0,), (1,), torch.bool)
 _PLAIN = frozenset(
-    (int, float, bool, complex, str, type(None))
-    + (torch.dtype, torch.device, torch.layout, torch.memory_format)
+    [int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout]
 )
 
 

@@ -3,12 +3,16 @@
 # isort: off
 from jitshape.ir.ops import (  # noqa: F401
     activations,
+    attention,
     factories,
     indexing,
+    losses,
     matmul,
+    normalization,
     pointwise,
     random,
     reductions,
+    softmax,
     views,
 )
 from jitshape.ir.ops import inplace  # noqa: F401  after the ops it derives from
