@@ -24,7 +24,6 @@ from jitshape.errors import InternalError
 from jitshape.ir.graph import Graph, Node, Value, map_leaves
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import excerpt
-from jitshape.ir.strides import same
 from jitshape.ir.types import ScalarType, TensorType
 
 MISSING = TensorType((0,), (1,), torch.bool)  # of an output that the call does not have
@@ -111,15 +110,6 @@ class Rewriter:
 
     def excerpt(self) -> str:
         return excerpt(self.graph, self._current)
-
-
-def same_layout(a: TensorType, b: TensorType) -> bool:
-    """Whether a reader of the elements cannot tell the types apart: strides of dimensions of size
-    1 mean nothing."""
-    if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
-        return False
-    rows = zip(a.shape, a.strides, b.strides)
-    return all((type(n) is int and n <= 1) or same(x, y) for n, x, y in rows)
 
 
 def shared_storage(node: Node) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from jitshape.ir.symint import Algebra, IntExpr, Size, compare
-from jitshape.ir.types import contiguous_strides
+from jitshape.ir.types import TensorType, contiguous_strides
 
 Shape = tuple[Size, ...]
 Layout = tuple[Shape, Shape]  # (shape, strides)
@@ -76,6 +76,15 @@ def equal_above_one(a: Size, b: Size) -> bool | None:
     algebra = (a if type(a) is IntExpr else b).algebra  # type: ignore[union-attr]
     apart = _lower_bound(algebra, b - a) > 0 or _lower_bound(algebra, a - b) > 0
     return False if apart else None
+
+
+def same_layout(a: TensorType, b: TensorType) -> bool:
+    """Whether a reader of the elements cannot tell the types apart: strides of dimensions of size
+    1 mean nothing."""
+    if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
+        return False
+    rows = zip(a.shape, a.strides, b.strides)
+    return all((type(n) is int and n <= 1) or same(x, y) for n, x, y in rows)
 
 
 def less(env: Any, a: Size, b: Size) -> bool:

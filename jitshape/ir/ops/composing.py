@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from jitshape.ir.graph import Node, Value
-from jitshape.ir.rewrite import same_layout
-from jitshape.ir.strides import is_contiguous
+from jitshape.ir.strides import is_contiguous, same_layout
 from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType
 

@@ -23,7 +23,8 @@ from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Storage
 from jitshape.ir.ops.registry import OPS, OpDef
 from jitshape.ir.passes import FUNCTIONAL, graph_pass
 from jitshape.ir.passes.view_steps import Step, geometry_step, replay, scatter, steps_of
-from jitshape.ir.rewrite import Rewriter, rewriting, same_layout
+from jitshape.ir.rewrite import Rewriter, rewriting
+from jitshape.ir.strides import same_layout
 from jitshape.ir.symint import Size, sym_max, sym_min
 from jitshape.ir.types import TensorType, numel
 

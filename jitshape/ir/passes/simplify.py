@@ -15,8 +15,8 @@ import torch
 
 from jitshape.ir.graph import Graph, Node, Value, values_in
 from jitshape.ir.passes import FUNCTIONAL, graph_pass
-from jitshape.ir.rewrite import Rewriter, rewriting, same_layout
-from jitshape.ir.strides import is_contiguous
+from jitshape.ir.rewrite import Rewriter, rewriting
+from jitshape.ir.strides import is_contiguous, same_layout
 from jitshape.ir.symint import Size
 from jitshape.ir.types import ScalarType, TensorType
 
