@@ -223,14 +223,19 @@ class Value:
 
     # ---- leaving the trace
 
+    def write_back(self, e: Emitter) -> None:
+        """Emit code that brings the real object at `source` to its final state: asked by
+        effects of values that were touched."""
+        raise Break("side_effect", f"{type(self).__name__} cannot be written back")
+
     def fill(self, e: Emitter) -> None:
-        """Emit code that completes the object once it is in its local: `reconstruct` of a
-        container that contains itself pushes an empty one and this adds the contents."""
+        """Emit code that completes the object once the emitter has bound it."""
 
     def reconstruct(self, e: Emitter) -> None:
         """Emit code that pushes the object.  Called at most once per value and exit: the
         emitter keeps it in a local, so that identity is kept.  Where `source` is set and the
-        object itself is wanted, the emitter loads the source instead of calling this."""
+        object itself is wanted, the emitter loads the source instead of calling this.  What may
+        contain itself pushes an empty object, calls `e.bind(self)`, then adds the contents."""
         raise Break("reconstruct", f"{type(self).__name__} cannot leave the compiled code")
 
 
@@ -250,3 +255,29 @@ class Cell(Value):
 
     def python_type(self) -> type:
         return CellType
+
+    def children(self) -> Iterable[Value]:
+        return () if self.content is None else (self.content,)
+
+    def write_back(self, e: Emitter) -> None:
+        if self.content is not None:
+            e.value(self.content)
+        e.value(self)
+        e.op("DELETE_ATTR" if self.content is None else "STORE_ATTR", "cell_contents")
+
+    def reconstruct(self, e: Emitter) -> None:
+        e.begin_call()
+        e.const(CellType)
+        e.end_call(0)
+        e.bind(self)
+        if self.content is not None:
+            self.write_back(e)
+
+
+def unpack(m: Machine, value: Value) -> list[Value]:
+    """All items of an iterable, in order."""
+    items = []
+    iterator = value.iterate(m)
+    while (item := iterator.next(m)) is not None:
+        items.append(item)
+    return items

@@ -1,0 +1,12 @@
+"""How C functions and built-in classes behave on values: importing this registers all of them,
+and with them the wrappers and builders of values/*."""
+
+from jitshape.frontend.builtins_ import (  # noqa: F401
+    containers,
+    functions,
+    iteration,
+    library,
+    numbers,
+    objects,
+)
+from jitshape.frontend.values import exceptions  # noqa: F401

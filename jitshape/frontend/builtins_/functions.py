@@ -1,0 +1,343 @@
+"""The functions of the `builtins` module that ask values: len, isinstance, getattr, sorted, ...
+
+Numbers and text are in numbers.py, iterators in iteration.py.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import enum
+import types
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.builtins_.containers import sort
+from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
+from jitshape.frontend.values.base import Break, Raised, Value, unpack
+from jitshape.frontend.values.classes import ClassValue, make_super
+from jitshape.frontend.values.iterators import SentinelIterator
+from jitshape.frontend.values.objects import OpaqueConstant
+from jitshape.frontend.values.sequences import ListValue, TupleValue
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+
+@models(len)
+def builtin_len(m: Machine, value: Value, /) -> Value:
+    return value.length(m)
+
+
+@models(type)
+def builtin_type(m: Machine, *args: Value, **kwargs: Value) -> Value:
+    if len(args) != 1 or kwargs:
+        raise Break("class_definition", "a class is made while tracing", "define it outside")
+    return args[0].type_value(m)
+
+
+# ---- isinstance
+
+
+@models(isinstance)
+def builtin_isinstance(m: Machine, value: Value, classes: Value, /) -> Value:
+    return m.const(is_instance(m, value, classes))
+
+
+def is_instance(m: Machine, value: Value, classes: Value) -> bool:
+    if isinstance(classes, TupleValue):
+        return any(is_instance(m, value, c) for c in classes.items)
+    if isinstance(classes, OpaqueConstant) and isinstance(classes.object, types.UnionType):
+        return any(is_instance(m, value, m.wrap_type(c)) for c in classes.object.__args__)
+    if not isinstance(classes, ClassValue):
+        return _other_check(m, value, classes, "__instancecheck__", "isinstance")
+    cls, actual = classes.object, value.python_type()
+    if actual is cls:
+        return True
+    check = type(cls).__instancecheck__
+    if check is type.__instancecheck__ or _pure_abc(cls, check):
+        return issubclass(actual, cls)
+    method = m.type_lookup(type(cls), "__instancecheck__")
+    return m.call(method, [classes, value], {}).truth(m)
+
+
+def _pure_abc(cls: type, check: Any) -> bool:
+    """Whether the check of an abstract base class looks at classes only, by code that is not the
+    user's.  Registered virtual subclasses stay registered, so no guard is needed."""
+    if check is not abc.ABCMeta.__instancecheck__ and check is not enum.EnumType.__instancecheck__:
+        return False
+    hook = getattr(cls, "__subclasshook__", None)
+    module = getattr(getattr(hook, "__func__", hook), "__module__", None)
+    return module in (None, "collections.abc", "_collections_abc", "contextlib", "numbers", "os")
+
+
+def _other_check(m: Machine, value: Value, classes: Value, name: str, function: str) -> bool:
+    method = classes.special(m, name)
+    if method is not None:
+        return m.call(method, [value], {}).truth(m)
+    which = "arg 2 must be a type, a tuple of types, or a union"
+    if function == "issubclass":
+        which = "arg 2 must be a class, a tuple of classes, or a union"
+    m.throw(TypeError, f"{function}() {which}")
+
+
+@models(type.__instancecheck__)
+def type_instancecheck(m: Machine, cls: Value, value: Value, /) -> Value:
+    return m.const(issubclass(value.python_type(), cls.constant()))
+
+
+@models(issubclass)
+def builtin_issubclass(m: Machine, cls: Value, classes: Value, /) -> Value:
+    if not isinstance(cls, ClassValue):
+        m.throw(TypeError, "issubclass() arg 1 must be a class")
+    return m.const(is_subclass(m, cls, classes))
+
+
+def is_subclass(m: Machine, cls: Any, classes: Value) -> bool:
+    if isinstance(classes, TupleValue):
+        return any(is_subclass(m, cls, c) for c in classes.items)
+    if isinstance(classes, OpaqueConstant) and isinstance(classes.object, types.UnionType):
+        return any(is_subclass(m, cls, m.wrap_type(c)) for c in classes.object.__args__)
+    if not isinstance(classes, ClassValue):
+        return _other_check(m, cls, classes, "__subclasscheck__", "issubclass")
+    check = type(classes.object).__subclasscheck__
+    if check is type.__subclasscheck__ or check is abc.ABCMeta.__subclasscheck__:
+        return issubclass(cls.object, classes.object)
+    method = m.type_lookup(type(classes.object), "__subclasscheck__")
+    return m.call(method, [classes, cls], {}).truth(m)
+
+
+@models(type.__subclasscheck__)
+def type_subclasscheck(m: Machine, cls: Value, other: Value, /) -> Value:
+    return m.const(issubclass(other.constant(), cls.constant()))
+
+
+@models(abc.ABCMeta.__instancecheck__)
+def abc_instancecheck(m: Machine, cls: Value, value: Value, /) -> Value:
+    return m.const(issubclass(value.python_type(), cls.constant()))
+
+
+@models(abc.ABCMeta.__subclasscheck__)
+def abc_subclasscheck(m: Machine, cls: Value, other: Value, /) -> Value:
+    return m.const(issubclass(other.constant(), cls.constant()))
+
+
+# ---- attributes
+
+
+def _name(m: Machine, name: Value, function: str) -> str:
+    if not (name.is_constant() and isinstance(name.constant(), str)):
+        shown = "attribute name must be string"
+        m.throw(TypeError, f"{shown}, not '{name.python_type().__name__}'")
+    return name.constant()
+
+
+@models(getattr)
+def builtin_getattr(
+    m: Machine, value: Value, name: Value, default: Value | None = None, /
+) -> Value:
+    attribute = _name(m, name, "getattr")
+    try:
+        return value.getattr(m, attribute)
+    except Raised as raised:
+        if default is None or not m.is_exception(raised, AttributeError):
+            raise
+        return default
+
+
+@models(hasattr)
+def builtin_hasattr(m: Machine, value: Value, name: Value, /) -> Value:
+    attribute = _name(m, name, "hasattr")
+    try:
+        value.getattr(m, attribute)
+    except Raised as raised:
+        if not m.is_exception(raised, AttributeError):
+            raise
+        return m.const(False)
+    return m.const(True)
+
+
+@models(setattr)
+def builtin_setattr(m: Machine, value: Value, name: Value, item: Value, /) -> None:
+    value.setattr(m, _name(m, name, "setattr"), item)
+
+
+@models(delattr)
+def builtin_delattr(m: Machine, value: Value, name: Value, /) -> None:
+    value.delattr(m, _name(m, name, "delattr"))
+
+
+@models(callable)
+def builtin_callable(m: Machine, value: Value, /) -> Value:
+    return m.const(is_callable(value))
+
+
+@models(vars)
+def builtin_vars(m: Machine, value: Value, /) -> Value:
+    return value.getattr(m, "__dict__")
+
+
+@models(super)
+def builtin_super(m: Machine, cls: Value | None = None, owner: Value | None = None, /) -> Value:
+    if cls is None:
+        cls, owner = _implicit_super(m)
+    elif owner is None:
+        raise Break("super", "an unbound super object")
+    return make_super(m, cls, owner)
+
+
+def _implicit_super(m: Machine) -> tuple[Value, Value]:
+    """`super()`: the class cell and the first argument of the frame that calls it."""
+    frame = m.frame
+    names = frame.program.slot_names
+    if "__class__" not in names or not frame.callee.code.co_argcount:
+        m.throw(RuntimeError, "super(): __class__ cell not found")
+    cls = m.load_cell(frame.slots[names.index("__class__")])
+    owner = frame.slots[0]
+    if not isinstance(owner, Value) or hasattr(owner, "loaded"):
+        owner = m.load_cell(owner)
+    return cls, owner
+
+
+# ---- sequences and iterators
+
+
+@models(iter)
+def builtin_iter(m: Machine, value: Value, sentinel: Value | None = None, /) -> Value:
+    if sentinel is not None:
+        if not is_callable(value):
+            m.throw(TypeError, "iter(v, w): v must be callable")
+        return SentinelIterator(value, sentinel)
+    return value.iterate(m)
+
+
+@models(next)
+def builtin_next(m: Machine, iterator: Value, default: Value | None = None, /) -> Value:
+    if not hasattr(iterator.python_type(), "__next__"):
+        name = iterator.python_type().__name__
+        m.throw(TypeError, f"'{name}' object is not an iterator")
+    if hasattr(iterator, "send") and default is None:  # keeps the value a generator returns
+        return iterator.send(m, NONE)
+    item = iterator.next(m)
+    if item is None and default is None:
+        m.throw(StopIteration)
+    return default if item is None else item
+
+
+@models(sorted)
+def builtin_sorted(
+    m: Machine, iterable: Value, /, *, key: Value | None = None, reverse: Value | None = None
+) -> Value:
+    return ListValue(sort(m, unpack(m, iterable), key, reverse))
+
+
+@models(any)
+def builtin_any(m: Machine, iterable: Value, /) -> Value:
+    iterator = iterable.iterate(m)
+    while (item := iterator.next(m)) is not None:
+        if item.truth(m):
+            return m.const(True)
+    return m.const(False)
+
+
+@models(all)
+def builtin_all(m: Machine, iterable: Value, /) -> Value:
+    iterator = iterable.iterate(m)
+    while (item := iterator.next(m)) is not None:
+        if not item.truth(m):
+            return m.const(False)
+    return m.const(True)
+
+
+@models(sum)
+def builtin_sum(m: Machine, iterable: Value, /, start: Value | None = None) -> Value:
+    total = m.const(0) if start is None else start
+    if total.python_type() is str:
+        m.throw(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
+    iterator = iterable.iterate(m)
+    while (item := iterator.next(m)) is not None:
+        total = m.binary("+", total, item)
+    return total
+
+
+def _extreme(m: Machine, name: str, op: str, args: tuple, key: Any, default: Any) -> Value:
+    if len(args) > 1 and default is not None:
+        shown = f"Cannot specify a default for {name}() with multiple positional arguments"
+        m.throw(TypeError, shown)
+    items = list(args) if len(args) > 1 else unpack(m, args[0])
+    if not items:
+        if default is not None:
+            return default
+        shown = "iterable argument is empty" if _NEW_TEXT else "arg is an empty sequence"
+        m.throw(ValueError, f"{name}() {shown}")
+    best, best_key = items[0], None
+    for item in items:
+        item_key = item if is_none(key) else m.call(key, [item], {})
+        if best_key is None:
+            best, best_key = item, item_key
+        elif choose := m.compare(op, item_key, best_key):
+            if _symbolic_pair(choose, key):
+                return _symbolic_extreme(m, name, items)
+            if choose.truth(m):
+                best, best_key = item, item_key
+    return best
+
+
+_NEW_TEXT = "iterable" in (min.__doc__ or "") and __import__("sys").version_info >= (3, 12)
+# `(m, "min" | "max", items) -> Value | None`, set by the torch side: keeps sizes symbolic.
+SYMBOLIC_EXTREME: list[Any] = []
+
+
+def _symbolic_pair(chosen: Value, key: Value | None) -> bool:
+    return bool(SYMBOLIC_EXTREME) and is_none(key) and not chosen.is_constant()
+
+
+def _symbolic_extreme(m: Machine, name: str, items: list[Value]) -> Value:
+    return SYMBOLIC_EXTREME[0](m, name, items)
+
+
+@models(min)
+def builtin_min(
+    m: Machine, *args: Value, key: Value | None = None, default: Value | None = None
+) -> Value:
+    return _extreme(m, "min", "<", args, key, default)
+
+
+@models(max)
+def builtin_max(
+    m: Machine, *args: Value, key: Value | None = None, default: Value | None = None
+) -> Value:
+    return _extreme(m, "max", ">", args, key, default)
+
+
+# ---- identity, names, output
+
+
+@models(id)
+def builtin_id(m: Machine, value: Value, /) -> Value:
+    raise Break("identity", "id() gives a number that differs at each run", "compare with `is`")
+
+
+@models(hash)
+def builtin_hash(m: Machine, value: Value, /) -> Value:
+    hashed = value.hash_key(m)
+    if value.is_constant():
+        return m.const(hash(value.constant()))
+    raise Break("hash", f"hash() of a {type(hashed).__name__}")
+
+
+@models(print)
+def builtin_print(m: Machine, *args: Value, **kwargs: Value) -> None:
+    """Printed after the graph, if what is printed is known text or can be rebuilt."""
+    if kwargs.keys() - {"sep", "end"} or not all(_printable(a) for a in args):
+        raise Break("side_effect", "print() of an object", "print after the compiled function")
+    m.mutated()
+    m.effects.call(print, list(args), kwargs)
+
+
+def _printable(value: Value) -> bool:
+    return value.is_constant() or value.python_type() in (int, float, bool)
+
+
+breaks("input_output", "do it outside the compiled function", open, input, builtins.__import__)
+breaks("dynamic_code", "call it outside the compiled function", eval, exec, compile)
+breaks("frame", "pass the values explicitly", globals, locals, dir)

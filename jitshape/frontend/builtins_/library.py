@@ -1,0 +1,186 @@
+"""Functions of other standard modules: operator, copy, os, typing, collections, contextlib."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import inspect
+import operator
+import os
+import sys
+import time
+import typing
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.builtins_.registry import NONE, breaks, is_none, models, pure
+from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.values.constants import ConstantValue
+from jitshape.frontend.values.dicts import DictValue
+from jitshape.frontend.values.functions import CallableValue
+from jitshape.frontend.values.sequences import ListValue, TupleValue
+from jitshape.frontend.values.sets import SetValue
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+# ---- operator
+
+_BINARY = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "matmul": "@",
+    "lshift": "<<",
+    "rshift": ">>",
+    "and_": "&",
+    "or_": "|",
+    "xor": "^",
+}
+_COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
+
+
+def _register_operators() -> None:
+    for name, op in _BINARY.items():
+        inplace = "i" + name.rstrip("_")
+        models(getattr(operator, name))(lambda m, a, b, /, op=op: m.binary(op, a, b))
+        models(getattr(operator, inplace))(lambda m, a, b, /, op=op: m.binary(f"{op}=", a, b))
+    for name, op in _COMPARE.items():
+        models(getattr(operator, name))(lambda m, a, b, /, op=op: m.compare(op, a, b))
+    for name, op in {"neg": "-", "pos": "+", "invert": "~"}.items():
+        models(getattr(operator, name))(lambda m, a, /, op=op: a.unary(m, op))
+    models(operator.concat)(lambda m, a, b, /: m.binary("+", a, b))
+    models(operator.getitem)(lambda m, a, b, /: a.getitem(m, b))
+    models(operator.setitem)(lambda m, a, b, c, /: a.setitem(m, b, c))
+    models(operator.delitem)(lambda m, a, b, /: a.delitem(m, b))
+    models(operator.contains)(lambda m, a, b, /: a.contains(m, b))
+    models(operator.not_)(lambda m, a, /: m.const(not a.truth(m)))
+    models(operator.truth)(lambda m, a, /: m.const(a.truth(m)))
+    models(operator.is_)(lambda m, a, b, /: m.const(m.identical(a, b)))
+    models(operator.is_not)(lambda m, a, b, /: m.const(not m.identical(a, b)))
+    models(operator.index)(lambda m, a, /: m.const(m.as_int(a)))
+
+
+_register_operators()
+
+
+class GetterValue(CallableValue):
+    """`operator.itemgetter`, `attrgetter`: `read` gives what one name or index names."""
+
+    def __init__(self, kind: Any, wanted: list[Value]) -> None:
+        self.kind, self.wanted = kind, wanted
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) != 1 or kwargs:
+            raise Break("builtin_arguments", f"{self.kind.__name__} expected 1 argument")
+        results = [self._read(m, args[0], name) for name in self.wanted]
+        return results[0] if len(results) == 1 else TupleValue(results)
+
+    def _read(self, m: Machine, value: Value, name: Value) -> Value:
+        if self.kind is operator.itemgetter:
+            return value.getitem(m, name)
+        for part in name.constant().split("."):
+            value = value.getattr(m, part)
+        return value
+
+    def reconstruct(self, e: Any) -> None:
+        e.begin_call()
+        e.const(self.kind)
+        for value in self.wanted:
+            e.value(value)
+        e.end_call(len(self.wanted))
+
+
+@models(operator.itemgetter)
+def new_itemgetter(m: Machine, first: Value, /, *rest: Value) -> Value:
+    return GetterValue(operator.itemgetter, [first, *rest])
+
+
+@models(operator.attrgetter)
+def new_attrgetter(m: Machine, first: Value, /, *rest: Value) -> Value:
+    return GetterValue(operator.attrgetter, [first, *rest])
+
+
+# ---- copy
+
+
+@models(copy.copy)
+def shallow_copy(m: Machine, value: Value, /) -> Value:
+    if _immutable(value):
+        return value
+    if isinstance(value, (ListValue, DictValue, SetValue)) and value.is_exact():
+        return m.call(value.getattr(m, "copy"), [], {})
+    method = value.special(m, "__copy__")
+    if method is None:
+        raise Break("copy", f"copy.copy of a {value.python_type().__name__}")
+    return m.call(method, [], {})
+
+
+def _immutable(value: Value) -> bool:
+    return value.is_constant() or (isinstance(value, TupleValue) and value.is_exact())
+
+
+@models(copy.deepcopy)
+def deep_copy(m: Machine, value: Value, memo: Value | None = None, /) -> Value:
+    if not is_none(memo):
+        raise Break("copy", "copy.deepcopy with a memo")
+    return _deep(m, value, {})
+
+
+def _deep(m: Machine, value: Value, done: dict[int, Value]) -> Value:
+    if id(value) in done:
+        return done[id(value)]
+    if value.is_constant():
+        return value
+    if isinstance(value, ListValue) and value.is_exact():
+        result: Any = ListValue()
+        done[id(value)] = result
+        result.cells.extend(_deep(m, x, done) for x in value.items)
+        return result
+    if isinstance(value, DictValue) and value.cls in (dict, collections.OrderedDict):
+        result = done[id(value)] = DictValue(value.cls)
+        for key, item in zip(value.keys_in_order(m), value.values_in_order(m)):
+            result.store(m, _deep(m, key, done), _deep(m, item, done))
+        return result
+    if isinstance(value, TupleValue) and value.is_exact():
+        return done.setdefault(id(value), TupleValue([_deep(m, x, done) for x in value.items]))
+    raise Break("copy", f"copy.deepcopy of a {value.python_type().__name__}")
+
+
+# ---- small functions
+
+
+@models(typing.cast)
+def cast(m: Machine, typ: Value, val: Value) -> Value:
+    return val
+
+
+@models(sys.intern)
+def intern(m: Machine, text: Value, /) -> Value:
+    return text
+
+
+@models(sys.exc_info)
+def exc_info(m: Machine) -> Value:
+    handled = m.handling.current()
+    if handled is None:
+        return TupleValue([NONE, NONE, NONE])
+    return TupleValue([handled.type_value(m), handled, NONE])
+
+
+@models(sys.getrecursionlimit)
+def recursion_limit(m: Machine) -> Value:
+    return ConstantValue(sys.getrecursionlimit())
+
+
+pure(inspect.signature, inspect.isfunction, inspect.ismethod, inspect.isclass)
+pure(os.path.join, os.path.basename, os.path.dirname, os.path.splitext, os.fspath)
+breaks("input_output", "read the clock outside", time.time, time.perf_counter, time.monotonic)
+breaks("input_output", "do it outside the compiled function", time.sleep, os.getpid, os.getcwd)
+breaks("frame", "pass the values explicitly", sys._getframe)

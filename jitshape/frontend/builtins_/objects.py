@@ -1,0 +1,204 @@
+"""Methods of `object` and `type`, and the attributes that the interpreter's structs show."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.builtins_.registry import is_none, models
+from jitshape.frontend.values.base import Break, Value, wraps
+from jitshape.frontend.values.classes import (
+    GETTERS,
+    SETTERS,
+    ClassMethodValue,
+    ClassValue,
+    StaticMethodValue,
+)
+from jitshape.frontend.values.functions import BoundMethodValue, FunctionValue
+from jitshape.frontend.values.objects import ObjectValue, is_plain_layout
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+
+@models(object)
+def new_plain_object(m: Machine) -> Value:
+    return ObjectValue(object)
+
+
+@models(object.__new__)
+def object_new(m: Machine, cls: Value, /, *args: Value, **kwargs: Value) -> Value:
+    real = cls.constant()
+    if args or kwargs:
+        if real.__new__ is not object.__new__:
+            m.throw(
+                TypeError, "object.__new__() takes exactly one argument (the type to instantiate)"
+            )
+        if real.__init__ is object.__init__:
+            m.throw(TypeError, f"{real.__name__}() takes no arguments")
+    if not is_plain_layout(real):
+        raise Break("builtin", f"a {real.__qualname__} is made by C code")
+    return ObjectValue(real)
+
+
+@models(object.__init__)
+def object_init(m: Machine, self: Value, /, *args: Value, **kwargs: Value) -> None:
+    cls = self.python_type()
+    if args or kwargs:
+        if cls.__init__ is not object.__init__:
+            shown = "object.__init__() takes exactly one argument (the instance to initialize)"
+            m.throw(TypeError, shown)
+        if cls.__new__ is object.__new__:
+            m.throw(TypeError, f"{cls.__name__}() takes no arguments")
+
+
+@models(object.__init_subclass__)
+def object_init_subclass(m: Machine, /, *args: Value) -> None:
+    return None
+
+
+OWN_GETATTRIBUTE = (type, super, types.ModuleType, types.MethodType)
+
+
+def generic_getattributes() -> list[Any]:
+    """`__getattribute__` of `object` and of the classes of C that fill the slot with the same."""
+    named = {**vars(builtins), **vars(types), **vars(collections), **vars(functools)}
+    made = (iter([]), iter(()), iter({}), (x for x in ()), {}.keys(), {}.values(), {}.items())
+    classes = [c for c in named.values() if isinstance(c, type)] + [type(x) for x in made]
+    return [
+        vars(cls)["__getattribute__"]
+        for cls in classes
+        if "__getattribute__" in vars(cls)
+        and cls not in OWN_GETATTRIBUTE
+        and isinstance(vars(cls)["__getattribute__"], types.WrapperDescriptorType)
+    ]
+
+
+@models(*generic_getattributes())
+def object_getattribute(m: Machine, self: Value, name: Value, /) -> Value:
+    if isinstance(self, (ClassValue, FunctionValue)):
+        return self.getattr(m, name.constant())
+    found = m.generic_getattr(self, name.constant())
+    if found is None:
+        shown = f"'{self.python_type().__name__}' object has no attribute '{name.constant()}'"
+        m.throw(AttributeError, shown)
+    return found
+
+
+@models(type.__getattribute__)
+def type_getattribute(m: Machine, self: Any, name: Value, /) -> Value:
+    found = self.lookup(m, name.constant())
+    if found is None:
+        shown = f"type object '{self.object.__name__}' has no attribute '{name.constant()}'"
+        m.throw(AttributeError, shown)
+    return found
+
+
+@models(types.ModuleType.__getattribute__)
+def module_getattribute(m: Machine, self: Any, name: Value, /) -> Value:
+    return self.getattr(m, name.constant())
+
+
+@models(object.__setattr__)
+def object_setattr(m: Machine, self: Value, name: Value, value: Value, /) -> None:
+    m.generic_setattr(self, name.constant(), value)
+
+
+@models(object.__delattr__)
+def object_delattr(m: Machine, self: Value, name: Value, /) -> None:
+    m.generic_delattr(self, name.constant())
+
+
+@models(object.__eq__)
+def object_eq(m: Machine, self: Value, other: Value, /) -> Value:
+    return m.const(True if m.identical(self, other) else NotImplemented)
+
+
+@models(object.__ne__)
+def object_ne(m: Machine, self: Value, other: Value, /) -> Value:
+    result = m.call(self.special(m, "__eq__"), [other], {})
+    if result.is_constant() and result.constant() is NotImplemented:
+        return result
+    return m.const(not result.truth(m))
+
+
+@models(object.__lt__, object.__le__, object.__gt__, object.__ge__)
+def object_order(m: Machine, self: Value, other: Value, /) -> Value:
+    return m.const(NotImplemented)
+
+
+@models(object.__hash__)
+def object_hash(m: Machine, self: Value, /) -> Value:
+    raise Break("identity", "the number hash() gives to an object differs at each run")
+
+
+@models(object.__repr__)
+def object_repr(m: Machine, self: Value, /) -> Value:
+    raise Break("identity", "repr() shows the address of an object")
+
+
+@models(object.__str__)
+def object_str(m: Machine, self: Value, /) -> Value:
+    from jitshape.frontend.builtins_.numbers import text
+
+    return m.const(text(m, self, "__repr__"))
+
+
+@models(type.__call__)
+def type_call(m: Machine, cls: Any, /, *args: Value, **kwargs: Value) -> Value:
+    return cls.instantiate(m, list(args), kwargs)
+
+
+@models(type.mro)
+def type_mro(m: Machine, cls: Any, /) -> Value:
+    return m.new_list([m.wrap_type(base) for base in cls.object.mro()])
+
+
+# ---- descriptors made or called by the program
+
+
+@models(property.__get__, staticmethod.__get__, classmethod.__get__, types.FunctionType.__get__)
+def descriptor_get(m: Machine, self: Value, instance: Value, owner: Any = None, /) -> Value:
+    where = None if is_none(instance) else instance
+    owner = owner if owner is not None else instance.type_value(m)
+    return self.descr_get(m, where, owner)
+
+
+@models(types.MethodType)
+def new_method(m: Machine, function: Value, owner: Value, /) -> Value:
+    return BoundMethodValue(function, owner)
+
+
+@models(staticmethod)
+def new_staticmethod(m: Machine, function: Value, /) -> Value:
+    return StaticMethodValue(None, None, function)
+
+
+@models(classmethod)
+def new_classmethod(m: Machine, function: Value, /) -> Value:
+    return ClassMethodValue(None, None, function)
+
+
+# ---- attributes of the interpreter's structs
+
+
+def _set_class(m: Machine, value: Value, cls: Value) -> None:
+    raise Break("side_effect", "__class__ of an object is set")
+
+
+def _class_dict(m: Machine, value: Value) -> Value:
+    return m.wrap(value.constant().__dict__, None)
+
+
+GETTERS[object.__dict__["__class__"]] = lambda m, value: value.type_value(m)
+SETTERS[object.__dict__["__class__"]] = _set_class
+GETTERS[type.__dict__["__dict__"]] = _class_dict
+
+
+@wraps(types.MappingProxyType)
+def wrap_proxy(m: Machine, real: types.MappingProxyType, source: Any) -> Value:
+    """A view of a class's attributes: read one by one through the class, or not at all."""
+    raise Break("class_dict", "the __dict__ of a class is read")

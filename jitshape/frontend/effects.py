@@ -1,0 +1,52 @@
+"""Effects: writes to objects that exist outside the trace, done by the compiled code at its end.
+
+In: `touch(value)` before a real object's value changes; `later(action)` for output such as
+print.  Out: `replay(e)` emits code that brings every touched object to its final state.
+Invariant: no real object is written while tracing, so an aborted trace leaves nothing, and final
+states suffice: between the writes no code of the user's runs that could see them half done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.values.base import Value
+
+if TYPE_CHECKING:
+    from jitshape.frontend.emit import Emitter
+
+
+class Effects:
+    """The log of one trace."""
+
+    def __init__(self) -> None:
+        self._touched: dict[int, Value] = {}
+        self._calls: list[tuple[Any, list[Value], dict[str, Value]]] = []
+
+    def touch(self, value: Value) -> None:
+        """The object of `value`, which exists outside, is about to change."""
+        self._touched.setdefault(id(value), value)
+
+    def call(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """Call the real `function` after the graph, in program order: output of the program."""
+        self._calls.append((function, args, kwargs))
+
+    def touched(self) -> Iterable[Value]:
+        """The values whose objects are written, in the order of the first write."""
+        return self._touched.values()
+
+    def empty(self) -> bool:
+        return not self._touched and not self._calls
+
+    def replay(self, e: Emitter) -> None:
+        """Emit all writes, then the calls."""
+        for value in self._touched.values():
+            value.write_back(e)
+        for function, args, kwargs in self._calls:
+            e.begin_call()
+            e.const(function)
+            for value in (*args, *kwargs.values()):
+                e.value(value)
+            e.end_call(len(args) + len(kwargs), tuple(kwargs))
+            e.pop()

@@ -1,0 +1,411 @@
+"""Classes and what is found on them: instantiation, class attributes, descriptors, super.
+
+In: a real class (guarded by identity wherever it was read from).  Out: attributes by the
+metaclass protocol, instances by inlining `__new__` and `__init__`.
+Invariant: classes are never changed while tracing; what is read from one that can change is
+guarded by the machine's `type_lookup`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.checks import NullField
+from jitshape.frontend.sources import Field, Held, Slot, Source, TypeAttribute
+from jitshape.frontend.values.base import Break, Value, wraps
+from jitshape.frontend.values.constants import CONSTANT_TYPES, from_python
+from jitshape.frontend.values.functions import (
+    HANDLERS,
+    PURE_OWNERS,
+    BoundMethodValue,
+    CallableValue,
+    call_native,
+)
+from jitshape.frontend.values.sequences import is_plain
+from jitshape.frontend.values.storage import guard_identity
+
+if TYPE_CHECKING:
+    from jitshape.frontend.emit import Emitter
+    from jitshape.frontend.machine import Machine
+
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+class ClassValue(CallableValue):
+    """A class that exists."""
+
+    def __init__(self, object: type, source: Source) -> None:
+        self.object, self.source = object, source
+
+    def __repr__(self) -> str:
+        return f"ClassValue({self.object.__qualname__})"
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def constant(self) -> type:
+        return self.object
+
+    def seen_again(self, m: Machine, source: Source) -> None:
+        guard_identity(m, self.object, source)
+
+    def truth(self, m: Machine) -> bool:
+        if type(self.object) is type:
+            return True
+        return m.default_truth(self)
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        if type(self.object).__eq__ is type.__eq__:
+            return super().compare(m, op, other)
+        return m.default_compare(self, op, other)
+
+    def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
+        if op == "|" and other.is_constant() and type(self.object).__or__ is type.__or__:
+            pair = (self.object, other.constant())
+            a, b = reversed(pair) if reflected else pair
+            return m.wrap(a | b, None)
+        return m.default_binary(self, op, other, reflected)
+
+    # ---- attributes
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        """`type.__getattribute__`."""
+        meta = type(self.object)
+        if meta.__getattribute__ is not type.__getattribute__:
+            return m.default_getattr(self, name)
+        found = self.lookup(m, name)
+        if found is not None:
+            return found
+        hook = m.type_lookup(meta, "__getattr__")
+        if hook is None:
+            shown = self.object.__name__
+            m.throw(AttributeError, f"type object '{shown}' has no attribute '{name}'")
+        return m.call(hook, [self, m.const(name)], {})
+
+    def lookup(self, m: Machine, name: str) -> Value | None:
+        meta = type(self.object)
+        of_meta = m.type_lookup(meta, name)
+        meta_value = m.wrap_type(meta)
+        if of_meta is not None and of_meta.has_get() and of_meta.is_data_descriptor():
+            return of_meta.descr_get(m, self, meta_value)
+        found = m.type_lookup(self.object, name)
+        if found is not None:
+            return found.descr_get(m, None, self) if found.has_get() else found
+        if of_meta is not None and of_meta.has_get():
+            return of_meta.descr_get(m, self, meta_value)
+        return of_meta
+
+    def setattr(self, m: Machine, name: str, value: Value) -> None:
+        raise Break("side_effect", f"{self.object.__qualname__}.{name}: a class attribute is set")
+
+    def delattr(self, m: Machine, name: str) -> None:
+        raise Break("side_effect", f"{self.object.__qualname__}.{name} is deleted")
+
+    def getitem(self, m: Machine, key: Value) -> Value:
+        """`list[int]` and so on: an alias of constants, or the class's own method."""
+        method = self.lookup(m, "__class_getitem__")
+        if type(self.object).__dict__.get("__getitem__") is not None or method is None:
+            return m.default_getitem(self, key)
+        if key.is_constant() and self.object.__module__ in ("builtins", "collections", "typing"):
+            return m.wrap(self.object[key.constant()], None)
+        return m.call(method, [key], {})
+
+    def has_get(self) -> bool:
+        return False
+
+    # ---- instances
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = HANDLERS.get(self.object)
+        if handler is not None:
+            return handler(m, args, kwargs)
+        if self.object in PURE_OWNERS:
+            return call_native(m, self.object, args, kwargs)
+        meta = type(self.object)
+        if meta.__call__ is not type.__call__:
+            return m.call(m.type_lookup(meta, "__call__"), [self, *args], kwargs)
+        return self.instantiate(m, args, kwargs)
+
+    def instantiate(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`type.__call__`: `__new__`, then `__init__` if that gave an instance."""
+        self._check_abstract(m)
+        new = static_function(m.type_lookup(self.object, "__new__"))
+        instance = m.call(new, [self, *args], kwargs)
+        if not issubclass(instance.python_type(), self.object):
+            return instance
+        init = m.type_lookup(instance.python_type(), "__init__")
+        result = m.call(init, [instance, *args], kwargs)
+        if not (result.is_constant() and result.constant() is None):
+            name = result.python_type().__name__
+            m.throw(TypeError, f"__init__() should return None, not '{name}'")
+        return instance
+
+    def _check_abstract(self, m: Machine) -> None:
+        if self.object.__flags__ & (1 << 20):  # Py_TPFLAGS_IS_ABSTRACT
+            raise Break("abstract_class", f"{self.object.__qualname__} is abstract")
+
+    def reconstruct(self, e: Emitter) -> None:
+        e.const(self.object)
+
+
+@wraps(type, subclasses=True)
+def wrap_class(m: Machine, real: type, source: Source | None) -> Value:
+    return ClassValue(real, guard_identity(m, real, source))
+
+
+def static_function(value: Value) -> Value:
+    """What a staticmethod found on a class stands for; others as they are."""
+    return value.function if isinstance(value, StaticMethodValue) else value
+
+
+# ---- descriptors
+
+
+class DescriptorValue(CallableValue):
+    """Base of the interpreter's own descriptors found on classes."""
+
+    def __init__(self, object: Any, source: Source | None) -> None:
+        self.object, self.source = object, source
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.object!r})"
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def constant(self) -> Any:
+        return self.object
+
+    def seen_again(self, m: Machine, source: Source) -> None:
+        guard_identity(m, self.object, source)
+
+    def reconstruct(self, e: Emitter) -> None:
+        e.const(self.object)
+
+
+class PropertyValue(DescriptorValue):
+    """`property`: the accessors are read-only, so that the object pins them."""
+
+    def accessor(self, m: Machine, name: str, complaint: str, instance: Value) -> Value:
+        real = getattr(self.object, name)
+        if real is None:
+            label = getattr(self.object.fget, "__name__", None)
+            shown = f"property {label!r} of {instance.python_type().__qualname__!r} object"
+            m.throw(AttributeError, f"{shown} has no {complaint}")
+        return m.wrap(real, Held(real, f"{real.__qualname__}"))
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        if instance is None:
+            return self
+        return m.call(self.accessor(m, "fget", "getter", instance), [instance], {})
+
+    def descr_set(self, m: Machine, instance: Value, value: Value) -> None:
+        m.call(self.accessor(m, "fset", "setter", instance), [instance, value], {})
+
+    def descr_delete(self, m: Machine, instance: Value) -> None:
+        m.call(self.accessor(m, "fdel", "deleter", instance), [instance], {})
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        if name in ("fget", "fset", "fdel"):
+            real = getattr(self.object, name)
+            return m.wrap(real, None)
+        return m.default_getattr(self, name)
+
+
+class StaticMethodValue(DescriptorValue):
+    """`staticmethod`; `function` is what it wraps."""
+
+    def __init__(self, object: Any, source: Source | None, function: Value) -> None:
+        super().__init__(object, source)
+        self.function = function
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        return self.function
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return m.forward(self, self.function, args, kwargs)
+
+
+class ClassMethodValue(StaticMethodValue):
+    """`classmethod`."""
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        if self.function.has_get() and not self.function.is_data_descriptor():
+            return BoundMethodValue(self.function, owner)
+        return self.function.descr_get(m, owner, owner)
+
+
+@wraps(property)
+def wrap_property(m: Machine, real: property, source: Source | None) -> Value:
+    return PropertyValue(real, guard_identity(m, real, source))
+
+
+@wraps(staticmethod, classmethod)
+def wrap_static(m: Machine, real: Any, source: Source | None) -> Value:
+    held = guard_identity(m, real, source)
+    kind = StaticMethodValue if isinstance(real, staticmethod) else ClassMethodValue
+    return kind(real, held, m.wrap(real.__func__, Field(held, "__func__")))
+
+
+class CachedPropertyValue(DescriptorValue):
+    """`functools.cached_property`: a function whose result goes into the instance dict."""
+
+    def has_get(self) -> bool:
+        return True
+
+    def is_data_descriptor(self) -> bool:
+        return False
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        if instance is None:
+            return self
+        attributes = instance.attributes(m)
+        function = m.wrap(self.object.func, Held(self.object.func, self.object.attrname))
+        result = m.call(function, [instance], {})
+        attributes.set_named(m, self.object.attrname, result)
+        return result
+
+
+@wraps(functools.cached_property)
+def wrap_cached_property(m: Machine, real: Any, source: Source | None) -> Value:
+    return CachedPropertyValue(real, guard_identity(m, real, source))
+
+
+Getter = Callable[["Machine", Value], Value]
+GETTERS: dict[Any, Getter] = {}  # by the real descriptor: how its attribute is read
+SETTERS: dict[Any, Callable[[Any, Value, Value], None]] = {}
+PURE_GETTER_OWNERS: set[type] = {type, types.CodeType, *CONSTANT_TYPES, types.BuiltinFunctionType}
+
+
+class SlotValue(DescriptorValue):
+    """A C getter or member: of `__slots__`, or of the interpreter's structs."""
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        if instance is None:
+            return self
+        getter = GETTERS.get(self.object)
+        if getter is not None:
+            return getter(m, instance)
+        if self.object.__name__ == "__dict__":
+            return instance.attributes(m)
+        if isinstance(instance, HasSlots):
+            return instance.get_slot(m, self.object)
+        if instance.is_constant() and self.object.__objclass__ in PURE_GETTER_OWNERS:
+            result = self.object.__get__(instance.constant())
+            return from_python(m, result) if is_plain(result) else m.wrap(result, None)
+        name = f"{self.object.__objclass__.__name__}.{self.object.__name__}"
+        raise Break("attribute", f"{name} cannot be traced")
+
+    def descr_set(self, m: Machine, instance: Value, value: Value) -> None:
+        setter = SETTERS.get(self.object)
+        if setter is not None:
+            setter(m, instance, value)
+        elif isinstance(instance, HasSlots):
+            instance.set_slot(m, self.object, value)
+        else:
+            name = f"{self.object.__objclass__.__name__}.{self.object.__name__}"
+            raise Break("attribute", f"{name} is set")
+
+    def descr_delete(self, m: Machine, instance: Value) -> None:
+        if not isinstance(instance, HasSlots):
+            raise Break("attribute", f"{self.object.__name__} is deleted")
+        instance.get_slot(m, self.object)
+        instance.set_slot(m, self.object, None)
+
+
+@wraps(types.GetSetDescriptorType, types.MemberDescriptorType)
+def wrap_slot(m: Machine, real: Any, source: Source | None) -> Value:
+    return SlotValue(real, guard_identity(m, real, source))
+
+
+class HasSlots(Value):
+    """Mixin: an object with `__slots__` members (or members of C structs kept the same way)."""
+
+    slots: dict[Any, Value | None]
+
+    def get_slot(self, m: Machine, member: Any) -> Value:
+        if member not in self.slots:
+            self.slots[member] = self._read_slot(m, member)
+        value = self.slots[member]
+        if value is None:
+            m.throw(AttributeError, slot_message(self, member))
+        return value
+
+    def _read_slot(self, m: Machine, member: Any) -> Value | None:
+        if self.source is None:
+            return None
+        source = Slot(self.source, member.__name__)
+        try:
+            real = member.__get__(self.object)
+        except AttributeError:
+            m.guard(source, NullField())
+            return None
+        return m.wrap(real, source)
+
+    def set_slot(self, m: Machine, member: Any, value: Value | None) -> None:
+        self.touch(m)
+        self.slots[member] = value
+        self.stored_slots.add(member)
+
+
+def slot_message(value: Value, member: Any) -> str:
+    return f"'{value.python_type().__name__}' object has no attribute '{member.__name__}'"
+
+
+class SuperValue(Value):
+    """`super(cls, owner)`: attributes from the classes after `cls` in the order of `start`."""
+
+    def __init__(self, cls: type, owner: Value, start: type) -> None:
+        self.cls, self.owner, self.start = cls, owner, start
+
+    def __repr__(self) -> str:
+        return f"SuperValue({self.cls.__name__}, {self.owner!r})"
+
+    def python_type(self) -> type:
+        return super
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        order = self.start.__mro__
+        for base in order[order.index(self.cls) + 1 :] if name != "__class__" else ():
+            if name in base.__dict__:
+                fixed = not base.__flags__ & HEAP_TYPE
+                source = None if fixed else TypeAttribute(Held(base, base.__qualname__), name)
+                return self._bind(m, m.wrap(base.__dict__[name], source))
+        if name in ("__thisclass__", "__self__", "__self_class__"):
+            parts = {"__thisclass__": self.cls, "__self_class__": self.start}
+            return m.wrap_type(parts[name]) if name in parts else self.owner
+        if name == "__class__":
+            return m.wrap_type(super)
+        m.throw(AttributeError, f"'super' object has no attribute '{name}'")
+
+    def _bind(self, m: Machine, found: Value) -> Value:
+        if not found.has_get():
+            return found
+        of_class = isinstance(self.owner, ClassValue) and self.owner.object is self.start
+        return found.descr_get(m, None if of_class else self.owner, m.wrap_type(self.start))
+
+    def reconstruct(self, e: Emitter) -> None:
+        e.begin_call()
+        e.const(super)
+        e.const(self.cls)
+        e.value(self.owner)
+        e.end_call(2)
+
+
+def make_super(m: Machine, cls: Value, owner: Value) -> Value:
+    """`super(cls, owner)` with CPython's check."""
+    if isinstance(cls, ClassValue):
+        if isinstance(owner, ClassValue) and issubclass(owner.object, cls.object):
+            return SuperValue(cls.object, owner, owner.object)
+        if issubclass(owner.python_type(), cls.object):
+            return SuperValue(cls.object, owner, owner.python_type())
+    m.throw(TypeError, "super(type, obj): obj must be an instance or subtype of type")

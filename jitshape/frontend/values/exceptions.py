@@ -1,0 +1,214 @@
+"""Exception objects: arguments, chain, attributes; no traceback until they leave the trace.
+
+In: an exception class and its arguments.  Out: a value with `args`, `cause`, `context`,
+`suppress_context`, members such as `StopIteration.value`, and the text `str()` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.sources import Source
+from jitshape.frontend.values.base import Break, Value, wraps
+from jitshape.frontend.values.classes import GETTERS, SETTERS, HasSlots
+from jitshape.frontend.values.functions import HANDLERS
+from jitshape.frontend.values.sequences import TupleValue, fill_attributes
+from jitshape.frontend.values.storage import Storage, guard_identity, kept
+
+if TYPE_CHECKING:
+    from jitshape.frontend.emit import Emitter
+    from jitshape.frontend.machine import Machine
+
+
+class ExceptionValue(Storage, HasSlots):
+    """An exception."""
+
+    builtin = BaseException
+
+    def __init__(self, cls: type, args: list[Value]) -> None:
+        self.cls, self.args = cls, TupleValue(args)
+        self.cause: Value | None = None
+        self.context: Value | None = None
+        self.suppress_context = False
+        self.slots: dict[Any, Value | None] = {}
+        self.stored_slots: set[Any] = set()
+
+    def __repr__(self) -> str:
+        return f"ExceptionValue({self.cls.__name__}, {self.args!r})"
+
+    def truth(self, m: Machine) -> bool:
+        return True if not hasattr(self.cls, "__len__") else m.default_truth(self)
+
+    def children(self) -> Iterable[Value]:
+        yield self.args
+        yield from kept(self.slots.values())
+        if self.instance_dict is not None:
+            yield from self.instance_dict.children()
+
+    def get_slot(self, m: Machine, member: Any) -> Value:
+        """C members are None until set; slots of Python classes are unset."""
+        if member not in self.slots and member.__objclass__ in BUILTIN_EXCEPTIONS:
+            self.slots[member] = m.const(None)
+        return super().get_slot(m, member)
+
+    def reconstruct(self, e: Emitter) -> None:
+        e.begin_call()
+        e.const(self.builtin_base().__new__)
+        e.const(self.cls)
+        for value in self.args.items:
+            e.value(value)
+        e.end_call(1 + len(self.args.cells))
+        e.bind(self)
+        for member in sorted(self.stored_slots, key=lambda d: d.__name__):
+            if self.slots[member] is not None:
+                self._store(e, member.__name__, self.slots[member])
+        fill_attributes(e, self)
+        if self.cause is not None:
+            self._store(e, "__cause__", self.cause)
+        if self.context is not None:
+            self._store(e, "__context__", self.context)
+        if self.suppress_context or self.cause is not None:
+            e.const(self.suppress_context)
+            e.value(self)
+            e.store_attr("__suppress_context__")
+
+    def builtin_base(self) -> type:
+        return next(base for base in self.cls.__mro__ if base in BUILTIN_EXCEPTIONS)
+
+    def _store(self, e: Emitter, name: str, value: Value) -> None:
+        e.value(value)
+        e.value(self)
+        e.store_attr(name)
+
+
+BUILTIN_EXCEPTIONS = {
+    cls
+    for cls in vars(__import__("builtins")).values()
+    if isinstance(cls, type) and issubclass(cls, BaseException)
+}
+# Their constructors do more than keep the arguments.
+SPECIAL = (OSError, ImportError, SyntaxError, UnicodeError, BaseExceptionGroup)
+
+
+def new_exception(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`BaseException.__new__`."""
+    cls = args[0].constant()
+    if issubclass(cls, SPECIAL) and len(args) > 2:
+        raise Break("exception", f"{cls.__name__} is made with special arguments")
+    return ExceptionValue(cls, args[1:])
+
+
+def init_exception(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`BaseException.__init__` and those of its subclasses."""
+    instance, rest = args[0], args[1:]
+    members = KEYWORDS.get(next((b for b in instance.cls.__mro__ if b in KEYWORDS), None), {})
+    for name, value in kwargs.items():
+        if name not in members:
+            m.throw(TypeError, f"{instance.cls.__name__}() takes no keyword arguments")
+        instance.set_slot(m, members[name], value)
+    instance.args = TupleValue(rest)
+    first = FIRST.get(next((b for b in instance.cls.__mro__ if b in FIRST), None))
+    if first is not None:
+        instance.slots[first] = rest[0] if rest else m.const(None)
+    return m.const(None)
+
+
+KEYWORDS: dict[Any, dict[str, Any]] = {
+    AttributeError: {"name": AttributeError.name, "obj": AttributeError.obj},
+    NameError: {"name": NameError.name},
+    ImportError: {"name": ImportError.name, "path": ImportError.path},
+}
+FIRST: dict[Any, Any] = {StopIteration: StopIteration.value, SystemExit: SystemExit.code}
+
+
+def text_of(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`BaseException.__str__`."""
+    items = args[0].args.items
+    if not items:
+        return m.const("")
+    return m.call(m.const(str), [items[0] if len(items) == 1 else args[0].args], {})
+
+
+def text_of_key_error(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    items = args[0].args.items
+    if len(items) == 1:
+        return m.call(m.const(repr), [items[0]], {})
+    return text_of(m, args, kwargs)
+
+
+def repr_of(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`BaseException.__repr__`."""
+    exception = args[0]
+    inner = m.call(m.const(repr), [exception.args], {}).constant()
+    inner = inner.replace(",)", ")") if len(exception.args.cells) == 1 else inner
+    return m.const(f"{exception.cls.__name__}{inner}")
+
+
+def with_traceback(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return args[0]
+
+
+for _cls in BUILTIN_EXCEPTIONS:
+    if "__new__" in vars(_cls):
+        HANDLERS[_cls.__new__] = new_exception
+    if "__init__" in vars(_cls):
+        HANDLERS[_cls.__init__] = init_exception
+HANDLERS[BaseException.__str__] = text_of
+HANDLERS[KeyError.__str__] = text_of_key_error
+HANDLERS[BaseException.__repr__] = repr_of
+HANDLERS[BaseException.with_traceback] = with_traceback
+
+
+def _set_args(m: Machine, exception: Any, value: Value) -> None:
+    exception.touch(m)
+    exception.args = m.call(m.const(tuple), [value], {})
+
+
+def _set_cause(m: Machine, exception: Any, value: Value) -> None:
+    exception.touch(m)
+    exception.cause = _exception_or_none(value)
+    exception.suppress_context = True
+
+
+def _set_context(m: Machine, exception: Any, value: Value) -> None:
+    exception.touch(m)
+    exception.context = _exception_or_none(value)
+
+
+def _set_suppress(m: Machine, exception: Any, value: Value) -> None:
+    exception.touch(m)
+    exception.suppress_context = value.truth(m)
+
+
+def _exception_or_none(value: Value) -> Value | None:
+    return None if value.is_constant() and value.constant() is None else value
+
+
+GETTERS.update(
+    {
+        BaseException.args: lambda m, x: x.args,
+        BaseException.__cause__: lambda m, x: x.cause or m.const(None),
+        BaseException.__context__: lambda m, x: x.context or m.const(None),
+        BaseException.__suppress_context__: lambda m, x: m.const(x.suppress_context),
+        BaseException.__traceback__: lambda m, x: m.const(None),
+    }
+)
+SETTERS.update(
+    {
+        BaseException.args: _set_args,
+        BaseException.__cause__: _set_cause,
+        BaseException.__context__: _set_context,
+        BaseException.__suppress_context__: _set_suppress,
+        BaseException.__traceback__: lambda m, x, value: None,
+    }
+)
+
+
+@wraps(BaseException, subclasses=True)
+def wrap_exception(m: Machine, real: BaseException, source: Source | None) -> Value:
+    """A real exception: pinned, as sources cannot name its C members."""
+    held = guard_identity(m, real, source)
+    value = ExceptionValue(type(real), [m.wrap(x, None) for x in real.args])
+    value.object, value.source = real, held
+    return value

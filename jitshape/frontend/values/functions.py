@@ -1,0 +1,498 @@
+"""Callables: Python functions, bound methods, partials, C functions.
+
+In: a real callable with its source (guarded by identity, and by its code pointer once it is
+run), or the parts of a function that the program made.  Out: inlined calls; C functions go to
+the handler in builtins_/ or, on constants, to the real function if the tables call it pure.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.checks import Is, NullField
+from jitshape.frontend.sources import Field, Held, InstanceDict, Source
+from jitshape.frontend.values.base import Break, Value, builds, wraps
+from jitshape.frontend.values.dicts import AttributeDict, DictValue
+from jitshape.frontend.values.sequences import TupleValue
+from jitshape.frontend.values.storage import guard_identity, guard_type, name_of
+
+if TYPE_CHECKING:
+    from jitshape.frontend.emit import Emitter
+    from jitshape.frontend.frame import Callee
+    from jitshape.frontend.machine import Machine
+
+# The parts of a function that programs read as attributes and may set on one they made.
+TEXT_FIELDS = ("__name__", "__qualname__", "__module__", "__doc__")
+PART_FIELDS = ("__defaults__", "__kwdefaults__", "__annotations__", "__closure__")
+
+
+class CallableValue(Value):
+    """What callables share: true, compared and hashed by identity."""
+
+    def truth(self, m: Machine) -> bool:
+        return True
+
+    def hash_key(self, m: Machine) -> Any:
+        return self.constant() if self.is_constant() else self
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        if op in ("==", "!="):
+            return m.const(m.identical(self, other) == (op == "=="))
+        return NotImplemented
+
+
+class FunctionValue(CallableValue):
+    """A Python function: `object` is the real one, None if the program made it.  `parts` holds
+    what was read of it or set on it, by attribute name."""
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        globals: dict[str, Any],
+        parts: dict[str, Value],
+        object: types.FunctionType | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self.code, self.globals, self.parts = code, globals, parts
+        self.object, self.source = object, source
+        self.dictionary: AttributeDict | None = None
+        self.written: set[str] = set()  # parts that MAKE_FUNCTION does not give
+        self._callee: Callee | None = None
+
+    def __repr__(self) -> str:
+        return f"FunctionValue({self.code.co_qualname})"
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def is_constant(self) -> bool:
+        return self.object is not None
+
+    def constant(self) -> Any:
+        return self.object
+
+    def seen_again(self, m: Machine, source: Source) -> None:
+        guard_identity(m, self.object, source)
+
+    def children(self) -> Iterable[Value]:
+        return self.parts.values() if self.object is None else ()
+
+    # ---- running it
+
+    def callee(self, m: Machine) -> Callee:
+        """What the machine runs; reads and guards the code, defaults and closure once."""
+        if self._callee is None:
+            from jitshape.frontend.frame import Callee
+
+            if self.object is not None:
+                m.guard(Field(self.source, "__code__"), Is(self.code))
+            self._callee = Callee(
+                self.code,
+                self.globals,
+                self.code.co_qualname,
+                tuple(self._items(m, "__defaults__")),
+                self._keyword_defaults(m),
+                tuple(self._items(m, "__closure__")),
+                self,
+            )
+        return self._callee
+
+    def _items(self, m: Machine, name: str) -> list[Any]:
+        part = self.part(m, name)
+        return part.items if isinstance(part, TupleValue) else []
+
+    def _keyword_defaults(self, m: Machine) -> dict[str, Value] | None:
+        part = self.part(m, "__kwdefaults__")
+        if not isinstance(part, DictValue):
+            return None
+        keys = [key.constant() for key in part.keys_in_order(m)]
+        return dict(zip(keys, part.values_in_order(m)))
+
+    def part(self, m: Machine, name: str) -> Value:
+        """`__defaults__` and so on; of a real function read on first use."""
+        value = self.parts.get(name)
+        if value is None:
+            value = self.parts[name] = self._read_part(m, name)
+        return value
+
+    def _read_part(self, m: Machine, name: str) -> Value:
+        if self.object is None:
+            return m.const(None)
+        real = getattr(self.object, name)
+        if name == "__annotations__":
+            return m.wrap(real, None)
+        source = Field(self.source, name)
+        if real is None:
+            m.guard(source, NullField())
+            return m.const(None)
+        if name == "__closure__":  # read-only: it comes with the function
+            names = self.code.co_freevars
+            return TupleValue([m.cell(c, Held(c, n)) for c, n in zip(real, names)])
+        return m.wrap(real, source)
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = HANDLERS.get(self.object) if self.object is not None else None
+        if handler is not None:
+            return handler(m, args, kwargs)
+        return m.inline(self, args, kwargs)
+
+    # ---- attributes
+
+    def attributes(self, m: Machine) -> AttributeDict:
+        if self.dictionary is None:
+            real = None if self.object is None else vars(self.object)
+            source = None if self.object is None else InstanceDict(self.source)
+            self.dictionary = AttributeDict(self, real, source)
+        return self.dictionary
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        if name in PART_FIELDS:
+            return self.part(m, name)
+        if name in TEXT_FIELDS:
+            return self._text(m, name)
+        if name == "__code__":
+            return m.wrap(self.code, None)
+        if name == "__globals__":
+            return m.wrap(self.globals, Held(self.globals, "globals()"))
+        return m.default_getattr(self, name)
+
+    def _text(self, m: Machine, name: str) -> Value:
+        if name in self.parts:
+            return self.parts[name]
+        if self.object is not None:
+            return m.const(getattr(self.object, name))
+        code = self.code
+        made = {
+            "__name__": code.co_name,
+            "__qualname__": code.co_qualname,
+            "__module__": self.globals.get("__name__"),
+            "__doc__": _docstring(code),
+        }
+        return m.const(made[name])
+
+    def setattr(self, m: Machine, name: str, value: Value) -> None:
+        if name in TEXT_FIELDS or name in PART_FIELDS:
+            if self.object is not None:
+                raise Break("side_effect", f"{name} of a function that exists outside is set")
+            m.mutated()
+            self.parts[name] = value
+            self.written.add(name)
+            self._callee = None
+        else:
+            m.default_setattr(self, name, value)
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        return self if instance is None else BoundMethodValue(self, instance)
+
+    # ---- leaving the trace
+
+    def reconstruct(self, e: Emitter) -> None:
+        parts = self.parts
+        e.begin_call()
+        e.const(types.FunctionType)
+        e.const(self.code)
+        e.const(self.globals)
+        e.const(self.code.co_name)
+        for name in ("__defaults__", "__closure__"):
+            value = parts.get(name)
+            if value is None or value.is_constant():
+                e.const(None if value is None else value.constant())
+            else:
+                e.value(value)
+        e.end_call(5)
+        e.bind(self)
+        for name, value in self.parts.items():
+            if name in ("__kwdefaults__", "__annotations__") or name in self.written:
+                e.value(value)
+                e.value(self)
+                e.store_attr(name)
+        if self.dictionary is not None:
+            self.dictionary.write_all(e)
+
+
+def _docstring(code: types.CodeType) -> Any:
+    consts = code.co_consts
+    return consts[0] if consts and isinstance(consts[0], str) else None
+
+
+@wraps(types.FunctionType)
+def wrap_function(m: Machine, real: types.FunctionType, source: Source | None) -> Value:
+    held = guard_identity(m, real, source)
+    return FunctionValue(real.__code__, real.__globals__, {}, real, held)
+
+
+@builds("function")
+def make_function(
+    m: Machine,
+    code: types.CodeType,
+    globals: dict[str, Any],
+    qualname: str,
+    defaults: Value | None,
+    kwdefaults: Value | None,
+    annotations: Value | None,
+    closure: Value | None,
+) -> Value:
+    """MAKE_FUNCTION."""
+    if isinstance(annotations, TupleValue):
+        from jitshape.frontend.values.dicts import from_pairs
+
+        flat = annotations.items
+        annotations = from_pairs(m, list(zip(flat[::2], flat[1::2])))
+    named = {
+        "__defaults__": defaults,
+        "__kwdefaults__": kwdefaults,
+        "__annotations__": annotations,
+        "__closure__": closure,
+    }
+    return FunctionValue(code, globals, {k: v for k, v in named.items() if v is not None})
+
+
+@wraps(types.CellType)
+def wrap_cell(m: Machine, real: types.CellType, source: Source | None) -> Value:
+    return m.cell(real, source or Held(real, "a closure cell"))
+
+
+class BoundMethodValue(CallableValue):
+    """A callable with its first argument: of a Python function a method, of a C one a builtin."""
+
+    def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
+        self.function, self.owner, self.source = function, owner, source
+
+    def __repr__(self) -> str:
+        return f"BoundMethodValue({self.function!r}, {self.owner!r})"
+
+    def python_type(self) -> type:
+        if isinstance(self.function, BuiltinValue):
+            return METHOD_TYPES.get(type(self.function.object), types.MethodType)
+        return types.MethodType
+
+    def children(self) -> Iterable[Value]:
+        return (self.function, self.owner)
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return m.forward(self, self.function, [self.owner, *args], kwargs)
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__func__" and self.python_type() is types.MethodType:
+            return self.function
+        if name in ("__class__", "__call__"):
+            return m.default_getattr(self, name)
+        return self.function.getattr(m, name)
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        if op not in ("==", "!=") or not isinstance(other, BoundMethodValue):
+            return NotImplemented
+        same = m.identical(self.owner, other.owner) and m.identical(self.function, other.function)
+        return m.const(same == (op == "=="))
+
+    def hash_key(self, m: Machine) -> Any:
+        return ("method", self.function.hash_key(m), id(self.owner))
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        return self
+
+    def has_get(self) -> bool:
+        return False
+
+    def reconstruct(self, e: Emitter) -> None:
+        e.begin_call()
+        if self.python_type() is types.MethodType:
+            e.const(types.MethodType)
+            e.value(self.function)
+            e.value(self.owner)
+        else:
+            e.const(getattr)
+            e.value(self.owner)
+            e.const(self.function.constant().__name__)
+        e.end_call(2)
+
+
+builds("method")(lambda m, function, owner: BoundMethodValue(function, owner))
+
+
+@wraps(types.MethodType)
+def wrap_method(m: Machine, real: types.MethodType, source: Source | None) -> Value:
+    held = guard_type(m, real, source)
+    function = m.wrap(real.__func__, Field(held, "__func__"))
+    return BoundMethodValue(function, m.wrap(real.__self__, Field(held, "__self__")), source)
+
+
+# ---- C functions
+
+Handler = Callable[["Machine", list[Value], dict[str, Value]], Value]
+HANDLERS: dict[Any, Handler] = {}  # by the real callable: how it is modelled
+PURE: set[Any] = set()  # callables without effects, that read nothing but constants
+PURE_OWNERS: set[type] = {int, float, complex, bool, str, bytes, type(None), range, slice}
+BREAKS: dict[Any, tuple[str, str]] = {}  # callable -> (kind, remedy)
+
+BUILTIN_TYPES = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+)
+METHOD_TYPES: dict[type, type] = {
+    types.MethodDescriptorType: types.BuiltinMethodType,
+    types.WrapperDescriptorType: types.MethodWrapperType,
+    types.ClassMethodDescriptorType: types.BuiltinMethodType,
+}
+
+
+def is_pure(real: Any) -> bool:
+    """Whether the real callable may run on constants while tracing."""
+    try:
+        if real in PURE:
+            return True
+    except TypeError:
+        return False
+    owner = getattr(real, "__objclass__", None) or getattr(real, "__self__", None)
+    return (owner if isinstance(owner, type) else type(owner)) in PURE_OWNERS
+
+
+class BuiltinValue(CallableValue):
+    """A function written in C."""
+
+    def __init__(self, object: Any, source: Source | None = None) -> None:
+        self.object, self.source = object, source
+
+    def __repr__(self) -> str:
+        return f"BuiltinValue({self.object!r})"
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def constant(self) -> Any:
+        return self.object
+
+    def seen_again(self, m: Machine, source: Source) -> None:
+        guard_identity(m, self.object, source)
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return call_native(m, self.object, args, kwargs)
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        if name in (*TEXT_FIELDS, "__self__", "__objclass__", "__text_signature__"):
+            if hasattr(self.object, name):
+                return m.const(getattr(self.object, name))
+        return m.default_getattr(self, name)
+
+    def has_get(self) -> bool:
+        return not isinstance(self.object, (types.BuiltinFunctionType, types.MethodWrapperType))
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        if isinstance(self.object, types.ClassMethodDescriptorType):
+            return BoundMethodValue(self, owner)
+        return self if instance is None else BoundMethodValue(self, instance)
+
+    def reconstruct(self, e: Emitter) -> None:
+        e.const(self.object)
+
+
+def call_native(m: Machine, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Call a C function or a class of C: as its handler says, or for real if that is pure."""
+    from jitshape.frontend.values.constants import fold
+
+    try:
+        handler = HANDLERS.get(real)
+    except TypeError:  # a method of an unhashable object
+        handler = None
+    if handler is not None:
+        return handler(m, args, kwargs)
+    if real in BREAKS:
+        kind, remedy = BREAKS[real]
+        raise Break(kind, f"{name_of(real)} is called", remedy)
+    if is_pure(real):
+        args = [literal(m, a) for a in args]
+        kwargs = {k: literal(m, v) for k, v in kwargs.items()}
+        if all(a.is_constant() for a in (*args, *kwargs.values())):
+            named = {k: v.constant() for k, v in kwargs.items()}
+            return fold(m, real, *(a.constant() for a in args), **named)
+    raise Break("builtin", f"{qualified(real)} cannot be traced with these arguments")
+
+
+def literal(m: Machine, value: Value) -> Value:
+    """A symbolic number as the literal that it specialises to; others as they are."""
+    specialize = getattr(value, "specialize", None)
+    return specialize(m) if specialize is not None else value
+
+
+def qualified(real: Any) -> str:
+    owner = getattr(real, "__objclass__", None) or getattr(real, "__module__", None)
+    prefix = getattr(owner, "__name__", owner)
+    return f"{prefix}.{real.__name__}" if prefix else getattr(real, "__name__", repr(real))
+
+
+@wraps(*BUILTIN_TYPES)
+def wrap_builtin(m: Machine, real: Any, source: Source | None) -> Value:
+    owner = getattr(real, "__self__", None)
+    bound = isinstance(real, (types.BuiltinMethodType, types.MethodWrapperType))
+    if bound and owner is not None and not isinstance(owner, types.ModuleType):
+        return _wrap_bound_builtin(m, real, owner, source)
+    guard_identity(m, real, source)
+    return BuiltinValue(real, source)
+
+
+def _wrap_bound_builtin(m: Machine, real: Any, owner: Any, source: Source | None) -> Value:
+    """`[].append`, `dict.fromkeys`, `object.__new__`: held, with the object it is bound to."""
+    held = guard_identity(m, real, source)
+    unbound = getattr(type(owner), real.__name__, None)
+    if isinstance(owner, type) or unbound is None or not isinstance(unbound, BUILTIN_TYPES):
+        return BuiltinValue(real, held)
+    return BoundMethodValue(m.wrap(unbound, None), m.wrap(owner, None), held)
+
+
+class PartialValue(CallableValue):
+    """`functools.partial`."""
+
+    def __init__(
+        self, function: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None
+    ) -> None:
+        self.function, self.args, self.kwargs, self.source = function, args, kwargs, source
+
+    def __repr__(self) -> str:
+        return f"PartialValue({self.function!r}, {self.args!r}, {self.kwargs!r})"
+
+    def python_type(self) -> type:
+        return functools.partial
+
+    def children(self) -> Iterable[Value]:
+        return (self.function, *self.args, *self.kwargs.values())
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return m.forward(self, self.function, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return TupleValue(self.args)
+        if name == "keywords":
+            return m.new_dict([(m.const(k), v) for k, v in self.kwargs.items()])
+        return m.default_getattr(self, name)
+
+    def reconstruct(self, e: Emitter) -> None:
+        e.begin_call()
+        e.const(functools.partial)
+        for value in self.children():
+            e.value(value)
+        e.end_call(1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
+
+
+@wraps(functools.partial)
+def wrap_partial(m: Machine, real: functools.partial, source: Source | None) -> Value:
+    held = guard_type(m, real, source)
+    args = m.wrap(real.args, Field(held, "args"))
+    keywords = m.wrap(real.keywords, Field(held, "keywords"))
+    named = dict(
+        zip([k.constant() for k in keywords.keys_in_order(m)], keywords.values_in_order(m))
+    )
+    return PartialValue(m.wrap(real.func, Field(held, "func")), args.items, named, source)

@@ -1,0 +1,115 @@
+"""Storage: what values of the built-in containers and of their subclasses share.
+
+`cls` is the class (a subclass of the built-in keeps the same storage), `object` the real
+container if it existed before the trace, `instance_dict` the attributes of a subclass instance.
+Invariant: a real container is never written while tracing, so parts that were not read yet can
+be read (and guarded) at any later time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.checks import Is, Length, TypeIs
+from jitshape.frontend.sources import Held, InstanceDict, Source
+from jitshape.frontend.values.base import Value
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+
+class Storage(Value):
+    """Base of container values: subclass instances go by the protocols of their class."""
+
+    builtin: type = object
+    cls: type
+    object: Any = None
+    instance_dict: Any = None
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def is_exact(self) -> bool:
+        """Not a subclass, so that no user method can stand in the way."""
+        return self.cls is self.builtin
+
+    def inherits(self, *names: str) -> bool:
+        """Whether the class takes these methods from the built-in type."""
+        if self.cls is self.builtin:
+            return True
+        return all(getattr(self.cls, n, None) is getattr(self.builtin, n, None) for n in names)
+
+    def attributes(self, m: Machine) -> Any:
+        if self.cls.__dictoffset__ == 0:
+            return None
+        if self.instance_dict is None:
+            from jitshape.frontend.values.dicts import AttributeDict
+
+            if self.source is None:
+                self.instance_dict = AttributeDict(self)
+            else:
+                real = real_instance_dict(self.object)
+                self.instance_dict = AttributeDict(self, real, InstanceDict(self.source))
+        return self.instance_dict
+
+    def touch(self, m: Machine) -> None:
+        """The contents are about to change."""
+        m.mutated()
+        if self.source is not None:
+            m.effects.touch(self)
+
+
+def real_instance_dict(instance: Any) -> dict:
+    """`instance.__dict__` past any attribute of that name that the class defines itself."""
+    for base in type(instance).__mro__:
+        getter = vars(base).get("__dict__")
+        if type(getter).__name__ == "getset_descriptor":
+            return getter.__get__(instance)
+    return vars(instance)
+
+
+def measured(m: Machine, source: Source | None, length: int) -> None:
+    """The program learnt the length of an existing container."""
+    if source is not None:
+        m.guard(source, Length(length))
+
+
+def reaches(start: Value, target: Value) -> bool:
+    """Whether `target` is found below `start`: a container that contains itself."""
+    seen: set[int] = set()
+    stack: list[Value] = list(start.children())
+    while stack:
+        value = stack.pop()
+        if value is target:
+            return True
+        if id(value) not in seen and value.source is None:
+            seen.add(id(value))
+            stack.extend(value.children())
+    return False
+
+
+def kept(values: Iterable[Any]) -> list[Value]:
+    """The values that were read or made, of lazily read contents."""
+    return [v for v in values if v is not None]
+
+
+def guard_type(m: Machine, real: Any, source: Source | None) -> Source:
+    """Guard the exact class of the object; the source to read its contents from."""
+    if source is None:
+        return Held(real, name_of(real))
+    if not (isinstance(source, Held) and source.object is real):
+        m.guard(source, TypeIs(type(real)))
+    return source
+
+
+def guard_identity(m: Machine, real: Any, source: Source | None) -> Source:
+    """Guard that it is the very object; contents are then read from the object held."""
+    if source is not None and not (isinstance(source, Held) and source.object is real):
+        m.guard(source, Is(real))
+    return Held(real, str(source) if source is not None else name_of(real))
+
+
+def name_of(real: Any) -> str:
+    """How a message calls an object that no path leads to."""
+    return getattr(real, "__qualname__", None) or getattr(real, "__name__", type(real).__name__)
