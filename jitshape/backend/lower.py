@@ -82,12 +82,14 @@ def can_inline(value: Value) -> bool:
     node = value.node
     if node is None or node.op in CHECKED:
         return False
-    kind = family(node)
+    kind, block = family(node), OPS.get(node.op)
+    if node.op in MOVEMENT:
+        return not _masks(node)
     if kind == "index":
-        return (node.op in MOVEMENT or OPS[node.op].has("source")) and not _masks(node)
-    return kind == "pointwise" or (
-        kind == "factory" and (OPS[node.op].has("at") or OPS[node.op].uninitialised)
-    )
+        return OPS[node.op].has("source")
+    if kind == "factory":
+        return block is not None and (block.has("at") or block.uninitialised)
+    return kind == "pointwise"
 
 
 def _masks(node: Node) -> bool:

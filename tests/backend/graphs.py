@@ -14,7 +14,7 @@ from jitshape.ir.rewrite import Rewriter, rewriting
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.types import TensorType, contiguous_strides
 
-TARGET = "interpret"
+TARGETS = ("interpret", "cpu")
 
 
 def new_env() -> ShapeEnv:
@@ -46,21 +46,24 @@ def check(
     graph: Graph,
     calls: Sequence[Sequence[torch.Tensor]],
     *,
-    target: str = TARGET,
+    targets: Sequence[str] = TARGETS,
     memory_plan: bool = True,
     tolerance: float = 1e-5,
 ) -> Program:
     """Compile and compare with eager on each list of inputs: values, dtypes, strides."""
-    program = compile_graph(graph, backend=target, memory_plan=memory_plan)
+    programs = [
+        compile_graph(graph, backend=target, memory_plan=memory_plan) for target in targets
+    ]
     for inputs in calls:
         expected = evaluate(graph, [x.clone() for x in inputs])
-        actual = program(*inputs)
-        assert len(actual) == len(expected)
-        for want, got in zip(expected, actual):
-            compare(got, want, tolerance)
-        sizes = bind_sizes(graph, inputs)
-        assert program.peak_bytes(sizes) <= program.peak_bytes(sizes, plan=False)
-    return program
+        for program in programs:
+            actual = program(*inputs)
+            assert len(actual) == len(expected)
+            for want, got in zip(expected, actual):
+                compare(got, want, tolerance)
+            sizes = bind_sizes(graph, inputs)
+            assert program.peak_bytes(sizes) <= program.peak_bytes(sizes, plan=False)
+    return programs[-1]
 
 
 def compare(got: Any, want: Any, tolerance: float) -> None:

@@ -52,7 +52,9 @@ class ProgramWriter:
 
     def write(self) -> str:
         """The source of `def program(...)`."""
-        inputs = ", ".join(self.name(value) for value in self.graph.inputs)
+        given = [size.symbol for size in self.graph.symbols if type(size) is IntExpr]
+        passed = [*self.graph.inputs, *(atom for atom in given if atom is not None)]
+        inputs = ", ".join(self.name(thing) for thing in passed)
         for step, call in enumerate(self.calls):
             if isinstance(call, KernelCall):
                 self._launch(call)
@@ -122,7 +124,8 @@ class ProgramWriter:
 
     def _bindings(self) -> list[str]:
         """Lines that read the symbols in use from the inputs, each once."""
-        missing, lines = set(self._symbols), []
+        given = {size.symbol for size in self.graph.symbols if type(size) is IntExpr}
+        missing, lines = self._symbols - given, []
         for value in self.graph.inputs:
             if not isinstance(value.type, TensorType):
                 continue
