@@ -163,7 +163,7 @@ def _memory(
         if isinstance(call, Node) and may_alias(call)
         for v in (*call.inputs(), *call.outs)
     }
-    layout, passed = _layouts(calls, steps, outputs)
+    layout, passed = _layouts(plan.graph, calls, steps)
     memory = plan_memory(plan.algebra, steps, outputs | pinned, layout, passed, enabled)
     return steps, memory
 
@@ -177,26 +177,29 @@ def _step(call: Call) -> Step:
 
 
 def _layouts(
-    calls: Sequence[Call], steps: Sequence[Step], outputs: set[Value]
+    graph: Graph, calls: Sequence[Call], steps: Sequence[Step]
 ) -> tuple[dict[Value, TensorType], set[Value]]:
-    """The type each tensor is made with, and the values for which that matters.  A tensor that
-    ATen sees as one view only is made in that shape, so that no view is needed."""
+    """The type each tensor is made with, and the values for which that matters: those that ATen
+    or the caller sees.  A tensor seen mostly as one view is made in that shape, which saves the
+    view; kernels look at its memory only."""
     seen: dict[Value, list[TensorType]] = {}
+    for value in graph.outputs:
+        if isinstance(value, Value) and isinstance(value.type, TensorType):
+            seen.setdefault(root(value), []).append(value.type)
     for call in calls:
         if isinstance(call, Node):
-            for value in call.inputs():
-                seen.setdefault(root(value), []).append(tensor_type(value))
-            for value in call.outs:
-                seen.setdefault(value, []).append(tensor_type(value))
+            for value in (*call.inputs(), *call.outs):
+                if isinstance(value.type, TensorType):
+                    seen.setdefault(root(value), []).append(value.type)
+    given = {value for call in calls if isinstance(call, Node) for value in call.outs}
     layout: dict[Value, TensorType] = {}
     for step in steps:
         for value in step.writes:
-            type_, types = tensor_type(value), seen.get(value, [])
-            alone = value not in outputs and types and all(t == types[0] for t in types)
-            same = alone and _same_memory(type_, types[0])
-            layout[value] = types[0] if same else type_
-    passed = outputs | seen.keys()
-    return layout, passed
+            own = tensor_type(value)
+            types = [t for t in seen.get(value, []) if _same_memory(own, t)]
+            fixed = value in given or not types
+            layout[value] = own if fixed else max(types, key=types.count)
+    return layout, set(seen)
 
 
 def _same_memory(a: TensorType, b: TensorType) -> bool:

@@ -51,9 +51,7 @@ def check(
     tolerance: float = 1e-5,
 ) -> Program:
     """Compile and compare with eager on each list of inputs: values, dtypes, strides."""
-    programs = [
-        compile_graph(graph, backend=target, memory_plan=memory_plan) for target in targets
-    ]
+    programs = [compile_graph(graph, backend=target, memory_plan=memory_plan) for target in targets]
     for inputs in calls:
         expected = evaluate(graph, [x.clone() for x in inputs])
         for program in programs:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from jitshape.backend.externs import extern_callable
+from jitshape.backend.indexing import tensor_type
 from jitshape.backend.kernels import KernelCall
 from jitshape.backend.lower import root
 from jitshape.backend.memory import MemoryPlan
@@ -225,9 +226,9 @@ class ProgramWriter:
         """Text of a tensor: a variable, or a view of one, made once."""
         source = root(value)
         name = self.name(source)
-        have = self.plan.layout.get(source, source.type)
-        type_ = value.type
-        shift = type_.offset - source.type.offset
+        have = self.plan.layout.get(source, tensor_type(source))
+        type_ = tensor_type(value)
+        shift = type_.offset - tensor_type(source).offset
         if type_.shape == have.shape and type_.strides == have.strides and shift == 0:
             return name
         key = (source, type_.shape, type_.strides, shift)
@@ -243,9 +244,8 @@ class ProgramWriter:
     def _view_text(
         self, name: str, source: Value, have: TensorType, type_: TensorType, shift: Size
     ) -> str:
-        if shift == 0 and type_.ndim == 2:
-            if (type_.shape, type_.strides) == (have.shape[::-1], have.strides[::-1]):
-                return f"{name}.t()"
+        if shift == 0 and type_.ndim > 1 and _swapped(have) == (type_.shape, type_.strides):
+            return f"{name}.t()" if type_.ndim == 2 else f"{name}.mT"
         parts = [name, self.sizes(type_.shape), self.sizes(type_.strides)]
         if shift != 0:
             parts.append(f"{name}.storage_offset() + {self.size(shift)}")
@@ -290,6 +290,12 @@ class ProgramWriter:
             base = f"{base}.view({self._constant(type_.dtype)})"
         parts = (self.sizes(type_.shape), self.sizes(type_.strides), self.size(type_.offset))
         return f"as_strided({base}, {', '.join(parts)})"
+
+
+def _swapped(type_: TensorType) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
+    """Shape and strides with the last two dimensions exchanged."""
+    shape, strides = type_.shape, type_.strides
+    return (*shape[:-2], *shape[-2:][::-1]), (*strides[:-2], *strides[-2:][::-1])
 
 
 def _tuple(parts: Iterable[str]) -> str:
