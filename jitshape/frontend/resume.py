@@ -11,6 +11,7 @@ as the cell), then the stack, then the exceptions being handled, outermost first
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -182,6 +183,20 @@ def apply_effect(s: State, unit: list[Instr], jump: bool) -> None:
         s.stack[-1] = VALUE
 
 
+def native_effect(code: CodeType, index: int) -> int:
+    """By how much the instruction at `index`, a call with what prepares it, changes the depth."""
+    unit = decode(code).instructions[decode(code).starts[index] : index + 1]
+    return sum(
+        dis.stack_effect(dis.opmap[i.opname], i.arg if has_argument(i.opname) else None, jump=False)
+        for i in unit
+    )
+
+
+def has_argument(opname: str) -> bool:
+    op = dis.opmap[opname]
+    return op >= dis.HAVE_ARGUMENT if VERSION < (3, 12) else op in dis.hasarg
+
+
 # ---- building code
 
 
@@ -214,10 +229,8 @@ class Body:
 
 def unit_end(code: CodeType, index: int) -> int:
     """Index of the instruction that `index` prepares or is."""
-    starts = decode(code).starts
-    while index + 1 < len(starts) and starts[index + 1] < index + 1:
-        index += 1
-    return index
+    starts = decode(code).starts[: index + 3]  # at most KW_NAMES, PRECALL, CALL
+    return max(i for i in range(index, len(starts)) if starts[i] <= index)
 
 
 def split_pair(item: Any) -> list[Any]:
