@@ -17,45 +17,42 @@ from jitshape.frontend.machine import Machine, trace
 
 
 class Evaluator:
-    """An emitter whose stack holds real objects."""
+    """An emitter whose code is a list of steps on a stack of real objects.  As in an entry, all
+    sources are read before the first step."""
 
     def __init__(self, args: list[Any]) -> None:
-        self.args, self.stack, self.made = args, [], {}
+        self.args, self.steps, self.stack = args, [], []
+        self.sources: dict[S.Source, Any] = {}
+        self.values: dict[int, Any] = {}  # kept alive: id() is the key
+        self.made: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        for step in self.steps:
+            step()
+        (result,) = self.stack
+        return result
 
     def value(self, v: Any) -> None:
-        if id(v) in self.made:
-            self.stack.append(self.made[id(v)][0])
+        if id(v) in self.values:
+            self.steps.append(lambda: self.stack.append(self.made[id(v)]))
         elif v.source is not None:
             self.source(v.source)
         else:
             v.reconstruct(self)
-            self.bind(v)
+            if id(v) not in self.values:
+                self.bind(v)
 
     def bind(self, v: Any) -> None:
-        self.made.setdefault(id(v), (self.stack[-1], v))
+        self.values[id(v)] = v
+        self.steps.append(lambda: self.made.setdefault(id(v), self.stack[-1]))
 
     def const(self, object: Any) -> None:
-        self.stack.append(object)
+        self.steps.append(lambda: self.stack.append(object))
 
     def source(self, source: S.Source) -> None:
-        self.stack.append(self.resolved[source] if source in self.resolved else self.load(source))
-
-    resolved: dict = {}
-
-    def load(self, s: S.Source) -> Any:
-        if isinstance(s, S.Local):
-            return self.args[s.index]
-        if isinstance(s, S.Held):
-            return s.object
-        base = self.load(s.base)
-        if isinstance(s, S.InstanceDict):
-            return vars(base)
-        if isinstance(s, S.Key):
-            return dict.__getitem__(base, s.key)
-        if isinstance(s, S.Item):
-            kind = tuple if isinstance(base, tuple) else list
-            return kind.__getitem__(base, s.index)
-        return getattr(base, s.name)
+        if source not in self.sources:
+            self.sources[source] = load(source, self.args)
+        self.steps.append(lambda: self.stack.append(self.sources[source]))
 
     def pops(self, n: int) -> list[Any]:
         taken = self.stack[len(self.stack) - n :]
@@ -63,39 +60,68 @@ class Evaluator:
         return taken
 
     def pop(self) -> None:
-        self.stack.pop()
+        self.steps.append(self.stack.pop)
 
     def build(self, kind: str, n: int) -> None:
-        if kind == "map":
-            flat = self.pops(2 * n)
-            self.stack.append(dict(zip(flat[::2], flat[1::2])))
-            return
-        items = self.pops(n)
-        make = {"list": list, "tuple": tuple, "set": set, "slice": lambda x: slice(*x)}
-        self.stack.append(make[kind](items))
+        def run() -> None:
+            if kind == "map":
+                flat = self.pops(2 * n)
+                self.stack.append(dict(zip(flat[::2], flat[1::2])))
+            else:
+                self.stack.append(MAKE[kind](self.pops(n)))
+
+        self.steps.append(run)
 
     def begin_call(self) -> None:
         pass
 
     def end_call(self, n: int, kwnames: tuple = ()) -> None:
-        args = self.pops(n)
-        function = self.stack.pop()
-        split = n - len(kwnames)
-        self.stack.append(function(*args[:split], **dict(zip(kwnames, args[split:]))))
+        def run() -> None:
+            args = self.pops(n)
+            function = self.stack.pop()
+            split = n - len(kwnames)
+            self.stack.append(function(*args[:split], **dict(zip(kwnames, args[split:]))))
+
+        self.steps.append(run)
 
     def store_attr(self, name: str) -> None:
-        value, object = self.pops(2)
-        setattr(object, name, value)
+        def run() -> None:
+            value, object = self.pops(2)
+            setattr(object, name, value)
+
+        self.steps.append(run)
 
     def store_item(self) -> None:
-        value, container, key = self.pops(3)
-        container[key] = value
+        def run() -> None:
+            value, container, key = self.pops(3)
+            container[key] = value
+
+        self.steps.append(run)
 
     def op(self, name: str, arg: Any) -> None:
         if name == "STORE_ATTR":
             self.store_attr(arg)
         else:
-            delattr(self.stack.pop(), arg)
+            self.steps.append(lambda: delattr(self.stack.pop(), arg))
+
+
+MAKE = {"list": list, "tuple": tuple, "set": set, "slice": lambda parts: slice(*parts)}
+
+
+def load(s: S.Source, args: list[Any]) -> Any:
+    """The object at a source."""
+    if isinstance(s, S.Local):
+        return args[s.index]
+    if isinstance(s, S.Held):
+        return s.object
+    base = load(s.base, args)
+    if isinstance(s, S.InstanceDict):
+        return vars(base)
+    if isinstance(s, S.Key):
+        return dict.__getitem__(base, s.key)
+    if isinstance(s, S.Item):
+        return (tuple if isinstance(base, tuple) else list).__getitem__(base, s.index)
+    return getattr(base, s.name)
 
 
 def run_traced(function: FunctionType, args: list[Any]) -> Any:
@@ -116,8 +142,7 @@ def run_traced(function: FunctionType, args: list[Any]) -> Any:
     evaluator = Evaluator(list(args))
     machine.effects.replay(evaluator)
     evaluator.value(outcome.value)
-    result = evaluator.stack.pop()
-    assert not evaluator.stack
+    result = evaluator.run()
     if outcome.kind == "raise":
         raise result
     return result

@@ -60,24 +60,25 @@ def object_init_subclass(m: Machine, /, *args: Value) -> None:
     return None
 
 
-OWN_GETATTRIBUTE = (type, super, types.ModuleType, types.MethodType)
+OWN_ACCESS = (type, super, types.ModuleType, types.MethodType)
 
 
-def generic_getattributes() -> list[Any]:
-    """`__getattribute__` of `object` and of the classes of C that fill the slot with the same."""
+def generic(name: str) -> list[Any]:
+    """`__getattribute__` and so on of `object` and of the classes of C that fill the slot with
+    the same function."""
     named = {**vars(builtins), **vars(types), **vars(collections), **vars(functools)}
     made = (iter([]), iter(()), iter({}), (x for x in ()), {}.keys(), {}.values(), {}.items())
     classes = [c for c in named.values() if isinstance(c, type)] + [type(x) for x in made]
     return [
-        vars(cls)["__getattribute__"]
+        vars(cls)[name]
         for cls in classes
-        if "__getattribute__" in vars(cls)
-        and cls not in OWN_GETATTRIBUTE
-        and isinstance(vars(cls)["__getattribute__"], types.WrapperDescriptorType)
+        if name in vars(cls)
+        and cls not in OWN_ACCESS
+        and isinstance(vars(cls)[name], types.WrapperDescriptorType)
     ]
 
 
-@models(*generic_getattributes())
+@models(*generic("__getattribute__"))
 def object_getattribute(m: Machine, self: Value, name: Value, /) -> Value:
     if isinstance(self, (ClassValue, FunctionValue)):
         return self.getattr(m, name.constant())
@@ -102,12 +103,12 @@ def module_getattribute(m: Machine, self: Any, name: Value, /) -> Value:
     return self.getattr(m, name.constant())
 
 
-@models(object.__setattr__)
+@models(*generic("__setattr__"))
 def object_setattr(m: Machine, self: Value, name: Value, value: Value, /) -> None:
     m.generic_setattr(self, name.constant(), value)
 
 
-@models(object.__delattr__)
+@models(*generic("__delattr__"))
 def object_delattr(m: Machine, self: Value, name: Value, /) -> None:
     m.generic_delattr(self, name.constant())
 

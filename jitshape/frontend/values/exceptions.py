@@ -154,7 +154,8 @@ for _cls in BUILTIN_EXCEPTIONS:
         HANDLERS[_cls.__new__] = new_exception
     if "__init__" in vars(_cls):
         HANDLERS[_cls.__init__] = init_exception
-HANDLERS[BaseException.__str__] = text_of
+    if "__str__" in vars(_cls) and _cls not in SPECIAL:
+        HANDLERS[_cls.__str__] = text_of
 HANDLERS[KeyError.__str__] = text_of_key_error
 HANDLERS[BaseException.__repr__] = repr_of
 HANDLERS[BaseException.with_traceback] = with_traceback
