@@ -182,7 +182,27 @@ storage_length(PyObject *object)
     return PyAnySet_Check(object) ? PySet_GET_SIZE(object) : -1;
 }
 
-/* Exact type and value of immutable builtins; floats by bits.  Runs no user code. */
+/* Sets of strings, ints, bytes and None: `b` holds only such, so none other of `a` is equal. */
+static int
+same_elements(PyObject *a, PyObject *b)
+{
+    PyObject *element, *iterator;
+    int same = PySet_GET_SIZE(a) == PySet_GET_SIZE(b);
+    if (!same || (iterator = PyObject_GetIter(a)) == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    while (same && (element = PyIter_Next(iterator)) != NULL) {
+        same = (PyUnicode_CheckExact(element) || PyLong_CheckExact(element) ||
+                PyBytes_CheckExact(element) || element == Py_None) &&
+               PySet_Contains(b, element) == 1;
+        Py_DECREF(element);
+    }
+    Py_DECREF(iterator);
+    return same;
+}
+
+/* Exact type and value of immutable builtins, sets of them; floats by bits.  Runs no user code. */
 static int
 exactly_equal(PyObject *a, PyObject *b)
 {
@@ -203,7 +223,7 @@ exactly_equal(PyObject *a, PyObject *b)
     if (PyUnicode_CheckExact(a) || PyLong_CheckExact(a) || PyBytes_CheckExact(a)) {
         return PyObject_RichCompareBool(a, b, Py_EQ) == 1;
     }
-    return 0;
+    return PySet_CheckExact(a) && same_elements(a, b);
 }
 
 static int

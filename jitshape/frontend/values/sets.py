@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.sources import Source
+from jitshape.frontend.checks import Equals, Is
+from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Break, Value, builds, wraps
 from jitshape.frontend.values.constants import FRESH, from_python
 from jitshape.frontend.values.iterators import IteratorValue
@@ -51,6 +52,8 @@ class SetValue(Storage):
     def ordered(self) -> list[Value]:
         """The elements in iteration order."""
         keys = list(self.elements)
+        if self.object is not None and not self.changes:
+            return list(self.elements.values())
         if all(is_plain(k) for k in keys):
             keys = list(set(keys))
         return [self.elements[k] for k in keys]
@@ -99,7 +102,11 @@ class SetValue(Storage):
         return m.const(item.hash_key(m) in self.elements)
 
     def iterate(self, m: Machine) -> Value:
-        return SetIterator(self) if self.inherits("__iter__") else m.default_iterate(self)
+        if not self.inherits("__iter__"):
+            return m.default_iterate(self)
+        if self.object is not None and len(self.elements) > 1:
+            m.guard(self.source, Is(self.object))  # equal sets may differ in order
+        return SetIterator(self)
 
     def algebra(self, op: str, other: dict[Any, Value]) -> dict[Any, Value]:
         """The elements of `self op other`."""
@@ -212,13 +219,19 @@ builds("set")(lambda m, items: SetValue.of(m, items))
 builds("frozenset")(lambda m, items: SetValue.of(m, items, frozenset))
 
 
+ELEMENT_TYPES = (str, int, bytes, type(None))
+
+
 @wraps(set, frozenset, subclasses=True)
 def wrap_set(m: Machine, real: set | frozenset, source: Source | None) -> Value:
-    """A real frozenset is guarded by identity.  A real set can change, and no check compares its
-    elements."""
-    if not isinstance(real, frozenset):
-        raise Break("set", "a set that exists outside the compiled code is read")
-    held = guard_identity(m, real, source)
-    value = SetValue.of(m, (m.wrap(x, None) for x in frozenset.__iter__(real)), type(real))
+    """A real frozenset is guarded by identity, a set by its elements, which must be literals."""
+    if isinstance(real, frozenset):
+        held: Source = guard_identity(m, real, source)
+    elif type(real) is set and all(type(x) in ELEMENT_TYPES for x in real):
+        held = source or Held(real, "a set")
+        m.guard(held, Equals(set(real)))
+    else:
+        raise Break("set", "a set of objects that exists outside the compiled code is read")
+    value = SetValue.of(m, (m.wrap(x, None) for x in type(real).__iter__(real)), type(real))
     value.object, value.source = real, held
     return value
