@@ -80,6 +80,7 @@ class Rewriter:
 
     def finish(self) -> None:
         self.graph.outputs = self.resolve(self.graph.outputs)
+        self.graph.differentiated = self.resolve(self.graph.differentiated)
 
     # ---- emission
 

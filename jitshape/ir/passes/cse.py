@@ -32,7 +32,6 @@ def cse(graph: Graph) -> None:
                 if _shown(node, published):
                     published.update(out.storage for out in first.outs)
                 g.replace(node, first.outs)
-        graph.differentiated = g.resolve(graph.differentiated)
 
 
 def _shown(node: Node, published: set[Storage | None]) -> bool:

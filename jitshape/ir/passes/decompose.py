@@ -26,7 +26,6 @@ def decompose(graph: Graph) -> None:
                     g.replace(node, results)
                 else:
                     g.keep(node)
-            graph.differentiated = g.resolve(graph.differentiated)
     raise RecursionError(f"decompositions still left after {_LIMIT} rounds")
 
 

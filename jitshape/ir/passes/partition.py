@@ -16,8 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Storage, Value, map_leaves
-from jitshape.ir.graph import values_in
+from jitshape.ir.graph import (
+    Alias,
+    Graph,
+    Mutation,
+    Node,
+    OutputAlias,
+    Storage,
+    Value,
+    map_leaves,
+    values_in,
+)
 from jitshape.ir.passes.saved import choose_saved
 from jitshape.ir.symint import Atom, IntExpr, Size
 from jitshape.ir.types import TensorType
@@ -51,7 +60,8 @@ def partition(graph: Graph) -> Split:
     late = _dependents(graph.nodes, tangents)
     early = [node for node in graph.nodes if node not in late]
     mutated = {graph.inputs[m.input] for m in mutations}
-    saved = choose_saved(primals, early, _needed_late(graph.nodes, late, gradients), mutated)
+    needed = _needed_late(graph.nodes, late, tangents, gradients)
+    saved = choose_saved(primals, early, needed, mutated)
 
     backward = _backward_graph(graph, saved, tangents, gradients)
     aliases = tuple(
@@ -97,9 +107,11 @@ def _dependents(nodes: list[Node], sources: Iterable[Value]) -> set[Node]:
     return found
 
 
-def _needed_late(nodes: list[Node], late: set[Node], gradients: list) -> list[Value]:
+def _needed_late(
+    nodes: list[Node], late: set[Node], tangents: list[Value], gradients: list
+) -> list[Value]:
     """Values from before that backward uses, in order of use."""
-    produced = {out for node in late for out in node.outs}
+    produced = {out for node in late for out in node.outs} | set(tangents)
     used = [v for node in nodes if node in late for v in node.inputs()]
     used += values_in(gradients)
     return [v for v in dict.fromkeys(used) if v not in produced]
@@ -183,4 +195,3 @@ def unbound_symbols(graph: Graph) -> list[Size]:
             if atom not in bound:
                 missing.setdefault(size.algebra.expr(atom))
     return list(missing)
-

@@ -35,9 +35,7 @@ def choose_saved(
     return sorted(saved, key=position.__getitem__)
 
 
-def _network(
-    needed: Sequence[Value], mutated: set[Value], direct: set[Value]
-) -> networkx.DiGraph:
+def _network(needed: Sequence[Value], mutated: set[Value], direct: set[Value]) -> networkx.DiGraph:
     """Ends of a value's edge are (value, "in") and (value, "out")."""
     network = networkx.DiGraph()
     todo, seen = list(needed), set(needed)

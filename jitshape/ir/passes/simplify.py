@@ -49,7 +49,6 @@ def simplify(graph: Graph) -> None:
                 published.add(result.storage)
                 apart.add(result.storage)
             g.replace(node, result)
-        graph.differentiated = g.resolve(graph.differentiated)
 
 
 def _simplified(g: Rewriter, node: Node) -> Value | None:
@@ -229,14 +228,14 @@ def _double_permute(g: Rewriter, node: Node) -> Value | None:
     return g.emit(node.op, (source, composed), {}, node.outs[0].type)
 
 
-@rule("aten.transpose.int")
+@rule("aten.t.default", "aten.transpose.int")
 def _double_transpose(g: Rewriter, node: Node) -> Value | None:
-    """transpose(transpose(x, a, b), a, b) --> x"""
+    """transpose(transpose(x, a, b), a, b) --> x;   t(t(x)) --> x"""
     inner = node.args[0].node
     if inner is None or inner.op != node.op:
         return None
     ndim = len(node.outs[0].type.shape)  # type: ignore[union-attr]
-    swaps = [{d % ndim for d in call.args[1:]} for call in (inner, node)]
+    swaps = [{d % max(ndim, 1) for d in call.args[1:]} for call in (inner, node)]
     return inner.args[0] if swaps[0] == swaps[1] else None
 
 
