@@ -43,7 +43,7 @@ typedef struct {
     Kernel kernel;
     Py_ssize_t tensors, sizes, scalars;
     char *floats; /* of each scalar: is it a double */
-    PyObject *name, *engine;
+    PyObject *name, *engine, *source;
 } Launcher;
 
 static ExchangeTable *exchange;
@@ -130,13 +130,14 @@ launch(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnam
 static PyObject *
 launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name", "address", "tensors", "sizes", "floats", "engine", NULL};
-    PyObject *name, *engine;
+    static char *names[] = {"name", "address", "tensors", "sizes", "floats", "engine",
+                            "source", NULL};
+    PyObject *name, *engine, *source;
     unsigned long long address;
     Py_ssize_t tensors, sizes, scalars;
     const char *floats;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UKnny#O:Launcher", names, &name, &address,
-                                     &tensors, &sizes, &floats, &scalars, &engine)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UKnny#OU:Launcher", names, &name, &address,
+                                     &tensors, &sizes, &floats, &scalars, &engine, &source)) {
         return NULL;
     }
     if (address == 0) {
@@ -166,6 +167,7 @@ launcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->scalars = scalars;
     self->name = Py_NewRef(name);
     self->engine = Py_NewRef(engine);
+    self->source = Py_NewRef(source);
     return (PyObject *)self;
 }
 
@@ -175,6 +177,7 @@ launcher_dealloc(Launcher *self)
     PyMem_Free(self->floats);
     Py_XDECREF(self->name);
     Py_XDECREF(self->engine);
+    Py_XDECREF(self->source);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -187,6 +190,7 @@ launcher_repr(Launcher *self)
 static PyMemberDef launcher_members[] = {
     {"name", T_OBJECT_EX, offsetof(Launcher, name), READONLY, "the kernel's name"},
     {"engine", T_OBJECT_EX, offsetof(Launcher, engine), READONLY, "what owns the machine code"},
+    {"source", T_OBJECT_EX, offsetof(Launcher, source), READONLY, "the generated LLVM IR"},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Launcher, vectorcall), READONLY, NULL},
     {NULL},
 };

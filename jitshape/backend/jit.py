@@ -44,11 +44,12 @@ class Engine:
     """Owns the machine code of one module; launchers keep it alive."""
 
     def __init__(self, text: str, object_code: bytes | None = None) -> None:
+        """From LLVM IR, or from the object code of an earlier engine."""
         self.text, self.object_code = text, object_code
         runtime.bind_symbols(llvm.add_symbol)
         with _lock:
             machine = _target_machine()
-            module = llvm.parse_assembly(text if object_code is None else _EMPTY)
+            module = llvm.parse_assembly(text)
             if object_code is None:
                 _optimise(module, machine)
             self._engine = llvm.create_mcjit_compiler(module, machine)
@@ -68,9 +69,6 @@ class Engine:
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
-
-
-_EMPTY = ""
 
 
 def _target_machine() -> llvm.TargetMachine:
@@ -98,15 +96,23 @@ def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
 
 def module_text(kernels: Sequence[Kernel]) -> str:
     """The LLVM IR of the kernels and of the driver they share."""
-    h = host()
+    return _assemble(*_write(kernels))
+
+
+def _write(kernels: Sequence[Kernel]) -> tuple[list[str], set[str]]:
+    """(the text of each kernel, the declarations they need)"""
     declarations: set[str] = set()
-    bodies = [write_kernel(kernel, h.lanes, declarations) for kernel in kernels]
+    return [write_kernel(kernel, host().lanes, declarations) for kernel in kernels], declarations
+
+
+def _assemble(sources: Sequence[str], declarations: set[str]) -> str:
+    width = 32 * host().lanes
     parts = (
-        f'target triple = "{h.triple}"\n',
-        "\n".join(sorted(declarations)),
+        f'target triple = "{host().triple}"',
+        *sorted(declarations),
         runtime.driver_text(),
-        *bodies,
-        f'attributes #0 = {{ nounwind "prefer-vector-width"="{32 * h.lanes}" }}\n',
+        *sources,
+        f'attributes #0 = {{ nounwind "prefer-vector-width"="{width}" }}\n',
     )
     return "\n".join(parts)
 
@@ -117,9 +123,12 @@ def compile_kernels(kernels: Sequence[Kernel]) -> list[runtime.Launcher]:
     assert len(set(names)) == len(names), f"kernels of one module need different names: {names}"
     if not kernels:
         return []
-    return link_kernels(kernels, Engine(module_text(kernels)))
+    sources, declarations = _write(kernels)
+    engine = Engine(_assemble(sources, declarations))
+    return [runtime.make_launcher(k, engine, source) for k, source in zip(kernels, sources)]
 
 
-def link_kernels(kernels: Sequence[Kernel], engine: Engine) -> list[runtime.Launcher]:
-    """Launchers for an engine that holds the code of `kernels`, also one made from a cache."""
+def link_kernels(kernels: Sequence[Kernel], object_code: bytes) -> list[runtime.Launcher]:
+    """Launchers for code kept from an earlier `compile_kernels` (`launcher.engine.object_code`)."""
+    engine = Engine("", object_code)
     return [runtime.make_launcher(kernel, engine) for kernel in kernels]

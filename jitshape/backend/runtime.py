@@ -153,13 +153,13 @@ define internal void @jitshape.parallel(ptr %body, ptr %buffers, ptr %sizes,
 """
 
 
-def make_launcher(kernel: Kernel, engine: Any) -> Launcher:
-    """The callable for `kernel`, whose code `engine` holds."""
+def make_launcher(kernel: Kernel, engine: Any, source: str = "") -> Launcher:
+    """The callable for `kernel`, whose code `engine` holds; `source` is for people."""
     read_tensors_directly()
     tensors = sum(buffer.role != "scratch" for buffer in kernel.buffers)
     floats = bytes(dtype.is_floating_point for dtype in kernel.scalars)
     address = engine.address(kernel.name)
-    return Launcher(kernel.name, address, tensors, len(kernel.sizes), floats, engine)
+    return Launcher(kernel.name, address, tensors, len(kernel.sizes), floats, engine, source)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jitshape.backend import _launch, runtime
-from jitshape.backend.jit import Engine, compile_kernels, link_kernels, module_text
+from jitshape.backend.jit import compile_kernels, link_kernels, module_text
 from jitshape.backend.loops import Kernel
 from tests.backend import kernels
 
@@ -27,7 +27,7 @@ def test_object_code_can_be_linked_again():
     (first,) = compile_kernels([kernel])
     code = first.engine.object_code
     assert code.startswith(b"\x7fELF")
-    (again,) = link_kernels([kernel], Engine("", code))
+    (again,) = link_kernels([kernel], code)
     x, out = torch.randn(4, 9), torch.empty(4, 9)
     again(x, out, 4, 9)
     torch.testing.assert_close(out, torch.softmax(x, 1))
@@ -38,6 +38,12 @@ def test_module_text_shows_the_loops_and_names_values_after_them():
     assert "; kernel softmax(in f32 x, out f32 out, size s0, size s1):" in text
     assert ";     total sum= t2" in text.replace(";       ", ";     ")
     assert "%x." in text and "%top." in text
+
+
+def test_launcher_shows_its_own_source():
+    launchers = compile_kernels([kernels.softmax(), kernels.transpose_add()])
+    assert "define void @softmax(" in launchers[0].source
+    assert "define void @softmax(" not in launchers[1].source
 
 
 def test_launcher_checks_its_arguments():
