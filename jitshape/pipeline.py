@@ -43,6 +43,7 @@ from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
 from jitshape.ir.passes.tangents import with_defined_tangents
 from jitshape.ir.printer import print_graph
+from jitshape.ir.symint import Atom, IntExpr
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.explaining import compile_record, recompile_failures
@@ -200,10 +201,11 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     graph = trace.graph
     graph.outputs = [k.tensor.value if isinstance(k, TensorValue) else k for k in keys]
     graph.returned = len(keys)
+    used = {a.name for size in graph.sizes_used() for a in symbols_of(size)}
     graph.symbols = [
         captured.tracer.env.symbols[name].expr
         for name, source in captured.tracer.symbols.items()
-        if not read_off_inputs(source, captured.tracer.inputs)
+        if name in used and not read_off_inputs(source, captured.tracer.inputs)
     ]
     tracked = differentiated(captured, keys)
     if tracked:
@@ -226,6 +228,10 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
     storages = {t.value.storage for t in leaves}
     results = [k.tensor for k in keys if isinstance(k, TensorValue)]
     return [t for t in results if t.requires_grad and t.value.storage not in storages]
+
+
+def symbols_of(size: IntExpr) -> tuple[Atom, ...]:
+    return size.algebra.symbols(size)
 
 
 def read_off_inputs(source: Any, inputs: Sequence[Any]) -> bool:
@@ -317,7 +323,8 @@ def start() -> None:
     global _started
     if not _started:
         _started = True
-        logs.set_logs(environment("LOGS"))
+        if environment("LOGS"):
+            logs.set_logs(environment("LOGS"))
         calibrate.install()
         calibrate.install_ambient()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+import jitshape.frontend.builtins_  # registers builtins
 import jitshape.frontend.torchside.wrap  # registers the wrappers
 from jitshape.frontend import _evalframe
 from jitshape.frontend.checks import Guard, Holds

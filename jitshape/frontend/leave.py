@@ -29,7 +29,7 @@ class Exit:
 def leave(capture: Capture) -> Exit:
     """Code for a trace that returned."""
     outcome = capture.outcome
-    assert outcome.kind == "return" and outcome.value is not None
+    assert outcome.kind == "return" and outcome.value is not None, outcome.cause
     e = Emitter(capture.function.__code__)
     capture.effects.replay(e)
     set_ambient(e, capture)

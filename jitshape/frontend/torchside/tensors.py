@@ -9,6 +9,7 @@ true one, with real sizes in its message.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,10 @@ from jitshape.frontend.sources import Getter, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
 from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.values.dicts import DictValue
 from jitshape.frontend.values.functions import CallableValue
+from jitshape.frontend.values.sequences import SequenceValue, TupleValue
+from jitshape.frontend.values.slices import SliceValue
 from jitshape.frontend.values.storage import guard_identity
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 
@@ -219,6 +223,54 @@ class TorchCallable(CallableValue):
         e.const(self.function)
 
 
+class SizeValue(TupleValue):
+    """torch.Size: a tuple of ints, some of them symbolic."""
+
+    def __init__(self, items: Iterable[Value] = (), cls: type = torch.Size, **known: Any) -> None:
+        super().__init__(items, cls, **known)
+
+    def inherits(self, *names: str) -> bool:
+        return True  # its own methods differ from tuple's in the class of the result only
+
+    def is_constant(self) -> bool:
+        return all(value.is_constant() for value in self.items)
+
+    def constant(self) -> Any:
+        return torch.Size(value.constant() for value in self.items)
+
+    def concatenate(self, m: Machine, other: Value) -> Any:
+        if not isinstance(other, TupleValue):
+            return NotImplemented
+        return SizeValue(self.items + other.items)
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        return SizeMethod(self, name) if name == "numel" else m.default_getattr(self, name)
+
+    def reconstruct(self, e: Any) -> None:
+        e.begin_call()
+        e.const(torch.Size)
+        for value in self.items:
+            e.value(value)
+        e.build("tuple", len(self.cells))
+        e.end_call(1)
+
+
+class SizeMethod(CallableValue):
+    """`size.numel`, bound."""
+
+    def __init__(self, owner: SizeValue, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def python_type(self) -> type:
+        return type(torch.Size(()).numel)
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        total = m.const(1)
+        for value in self.owner.items:
+            total = m.binary("*", total, value)
+        return total
+
+
 def call_torch(
     m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None
 ) -> Value:
@@ -268,12 +320,12 @@ def to_real(m: Machine, value: Value) -> Any:
         return value.to_torch()
     if value.is_constant():
         return value.constant()
+    if isinstance(value, SizeValue):
+        return tuple(to_real(m, item) for item in value.items)
     if isinstance(value, SequenceValue) and value.is_exact():
-        return value.builtin(to_real(m, item) for item in value.items())
-    if isinstance(value, SequenceValue) and value.cls is torch.Size:
-        return tuple(to_real(m, item) for item in value.items())
+        return value.builtin(to_real(m, item) for item in value.items)
     if isinstance(value, SliceValue):
-        return slice(*(to_real(m, part) for part in value.parts()))
+        return slice(*(to_real(m, part) for part in value.children()))
     if isinstance(value, DictValue) and value.is_exact():
         loaded = value.load(m)
         return {e.key.constant(): to_real(m, value.find(m, h).value) for h, e in loaded.items()}
@@ -291,9 +343,9 @@ def from_real(m: Machine, result: Any) -> Value:
         return number_value(m, m.tracer.env, result)
     if issubclass(kind, tuple):
         items = [from_real(m, item) for item in result]
-        if kind is tuple:
-            return m.new_tuple(items)
-        return TupleValue(items, kind)
+        if kind is torch.Size:
+            return SizeValue(items)
+        return m.new_tuple(items) if kind is tuple else TupleValue(items, kind)
     if kind is list:
         return m.new_list([from_real(m, item) for item in result])
     if issubclass(kind, torch.Tensor):

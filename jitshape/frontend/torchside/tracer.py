@@ -66,6 +66,12 @@ class Tracer:
         with self.trace:
             return function(*args, **kwargs)
 
+    def close(self) -> None:
+        """Let go of every symbolic tensor; the graph stays."""
+        self.trace.close()
+        self.inputs.clear()
+        self._values.clear()
+
     def tensor_value(self, tensor: SymbolicTensor) -> TensorValue:
         """The one Value of a symbolic tensor."""
         value = self._values.get(id(tensor))
@@ -183,8 +189,9 @@ class Tracer:
         number.source = source
         return number
 
+    @staticmethod
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording() -> Iterator[None]:
         """The whole trace: state of torch that tracing changes is put back afterwards."""
         grad = torch.is_grad_enabled()
         cache = torch.is_autocast_cache_enabled()
