@@ -231,7 +231,7 @@ class Expand:
                 strides.append(stride)
                 continue
             common = env.broadcast(own, wanted)
-            if common is None or not (common is wanted or same(common, wanted)):
+            if common is None or env.static(compare("eq", common, wanted)) is not True:
                 raise RuntimeError(
                     f"The expanded size of the tensor ({wanted}) must match the existing size "
                     f"({own}) at non-singleton dimension {len(shape)}.  Target sizes: "
