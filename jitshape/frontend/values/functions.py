@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jitshape.frontend.checks import Is, NullField
 from jitshape.frontend.sources import Field, Held, InstanceDict, Source
 from jitshape.frontend.values.base import Break, Value, builds, wraps
-from jitshape.frontend.values.dicts import AttributeDict, DictValue
+from jitshape.frontend.values.dicts import AttributeDict, DictValue, Entry
 from jitshape.frontend.values.sequences import TupleValue
 from jitshape.frontend.values.storage import guard_identity, guard_type, name_of
 
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 # The parts of a function that programs read as attributes and may set on one they made.
 TEXT_FIELDS = ("__name__", "__qualname__", "__module__", "__doc__")
-PART_FIELDS = ("__defaults__", "__kwdefaults__", "__annotations__", "__closure__")
+PART_FIELDS = (
+    "__defaults__",
+    "__kwdefaults__",
+    "__annotations__",
+    "__closure__",
+    "__type_params__",
+)
 
 
 class CallableValue(Value):
@@ -80,6 +86,10 @@ class FunctionValue(CallableValue):
     def children(self) -> Iterable[Value]:
         return self.parts.values() if self.object is None else ()
 
+    def complete(self, name: str, value: Value) -> None:
+        """SET_FUNCTION_ATTRIBUTE: a part of a function that nothing refers to yet."""
+        self.parts[part_name(name)] = annotations_dict(value) if "annotations" in name else value
+
     # ---- running it
 
     def callee(self, m: Machine) -> Callee:
@@ -120,9 +130,10 @@ class FunctionValue(CallableValue):
 
     def _read_part(self, m: Machine, name: str) -> Value:
         if self.object is None:
-            return m.const(None)
+            empty = {"__type_params__": TupleValue, "__annotations__": DictValue}
+            return empty[name]() if name in empty else m.const(None)
         real = getattr(self.object, name)
-        if name == "__annotations__":
+        if name in ("__annotations__", "__type_params__"):
             return m.wrap(real, None)
         source = Field(self.source, name)
         if real is None:
@@ -224,6 +235,20 @@ def wrap_function(m: Machine, real: types.FunctionType, source: Source | None) -
     return FunctionValue(real.__code__, real.__globals__, {}, real, held)
 
 
+def part_name(name: str) -> str:
+    return name if name.startswith("__") else f"__{name}__"
+
+
+def annotations_dict(value: Value) -> Value:
+    """MAKE_FUNCTION gets annotations as a dict or as a flat tuple of names and values."""
+    if not isinstance(value, TupleValue):
+        return value
+    flat, result = value.items, DictValue()
+    for name, annotation in zip(flat[::2], flat[1::2]):
+        result.entries[name.constant()] = Entry(name, annotation)
+    return result
+
+
 @builds("function")
 def make_function(
     m: Machine,
@@ -236,11 +261,7 @@ def make_function(
     closure: Value | None,
 ) -> Value:
     """MAKE_FUNCTION."""
-    if isinstance(annotations, TupleValue):
-        from jitshape.frontend.values.dicts import from_pairs
-
-        flat = annotations.items
-        annotations = from_pairs(m, list(zip(flat[::2], flat[1::2])))
+    annotations = None if annotations is None else annotations_dict(annotations)
     named = {
         "__defaults__": defaults,
         "__kwdefaults__": kwdefaults,
