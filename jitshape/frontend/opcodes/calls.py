@@ -125,16 +125,17 @@ def make_function_313(m: Any, frame: Frame, arg: int) -> None:
 
 @raw("SET_FUNCTION_ATTRIBUTE", since=(3, 13))
 def set_function_attribute(m: Any, frame: Frame, arg: int) -> None:
-    """[attribute, function] -> [function]; nothing else refers to the function yet."""
-    frame.stack[-1].complete(_ATTRIBUTES[arg], frame.stack[-2])
-    del frame.stack[-2]
+    """[attribute, function] -> [function], made again: nothing else refers to it yet."""
+    attribute, function = frame.stack[-2:]
+    parts = [attribute if flag == arg else function.parts.get(n) for flag, n in _PARTS.items()]
+    frame.stack[-2:] = (new_function(m, frame, m.const(function.code), parts),)
 
 
-_ATTRIBUTES = {
-    _DEFAULTS: "defaults",
-    _KWDEFAULTS: "kwdefaults",
-    _ANNOTATIONS: "annotations",
-    _CLOSURE: "closure",
+_PARTS = {
+    _DEFAULTS: "__defaults__",
+    _KWDEFAULTS: "__kwdefaults__",
+    _ANNOTATIONS: "__annotations__",
+    _CLOSURE: "__closure__",
 }
 
 
