@@ -100,10 +100,10 @@ class Frame:
         "calling",
         "generator",
         "index",
-        "outer_handled",
         "program",
         "result",
         "resumable",
+        "rounds",
         "scope",
         "slots",
         "stack",
@@ -122,7 +122,7 @@ class Frame:
         self.calling: Value | None = None  # the callable of a call instruction, see forward
         self.step = 0  # number of the instruction that runs while an inner frame does
         self.generator: Any = None
-        self.outer_handled: Value | None = None
+        self.rounds: dict[int, int] = {}  # of loops, by the index they jump back to
 
     def snapshot(self, handled: Value | None) -> FrameSnapshot:
         """What is left at a break: `handled` is the exception being handled in this frame."""

@@ -40,6 +40,7 @@ from jitshape.frontend.values.base import (
 )
 
 STEP_LIMIT = 20_000_000
+UNROLL_LIMIT = 4096
 DEPTH_LIMIT = 150  # of inlined calls; deeper recursion runs natively
 PYTHON_FRAMES_PER_CALL = 12  # of the machine itself, an upper bound, to set the recursion limit
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
@@ -98,6 +99,7 @@ class Machine(Protocols):
         break_at: Mapping[int, Break] | None = None,
     ) -> None:
         self.effects, self.options = effects, options
+        self.unroll_limit = getattr(options, "unroll_limit", UNROLL_LIMIT)
         self.break_at = dict(break_at or {})
         self.guards: list[Guard] = []
         self.frame: Frame | None = None
@@ -108,6 +110,7 @@ class Machine(Protocols):
         self._cells: dict[int, Cell] = {}
         self._scopes: dict[int, Scope] = {}
         self._lookups: dict[tuple[type, str], Value | None] = {}
+        self._generic: dict[tuple[type, str], bool] = {}
         self._locations: dict[tuple[int, int], Location] = {}
         self._literals: dict[int, tuple[Any, Value]] = {}
         self._set_next_stop()

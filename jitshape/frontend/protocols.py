@@ -114,6 +114,7 @@ class Protocols:
 
     if TYPE_CHECKING:
         frame: Frame | None
+        _generic: dict[tuple[type, str], bool]
         _lookups: dict[tuple[type, str], Value | None]
         call: Any
         const: Any
@@ -390,7 +391,7 @@ class Protocols:
 
     def default_getattr(self, value: Value, name: str) -> Value:
         cls = value.python_type()
-        if class_attribute(cls, "__getattribute__") in GENERIC["__getattribute__"]:
+        if self._is_generic(cls, "__getattribute__"):
             found = self.generic_getattr(value, name)
             if found is not None:
                 return found
@@ -402,6 +403,15 @@ class Protocols:
             if hook is None or not self.is_exception(raised, AttributeError):
                 raise
         return self.call(hook, [value, self.const(name)], {})
+
+    def _is_generic(self, cls: type, slot: str) -> bool:
+        """Whether attributes of instances are read or written as `object` does it; guarded."""
+        known = self._generic.get((cls, slot))
+        if known is None:
+            known = class_attribute(cls, slot) in GENERIC[slot]
+            self._generic[cls, slot] = known
+            self.type_lookup(cls, slot)
+        return known
 
     def _call_getattribute(self, value: Value, name: str) -> Value:
         method = self.type_lookup(value.python_type(), "__getattribute__")
@@ -445,7 +455,7 @@ class Protocols:
 
     def default_setattr(self, value: Value, name: str, item: Value) -> None:
         cls = value.python_type()
-        if class_attribute(cls, "__setattr__") not in GENERIC["__setattr__"]:
+        if not self._is_generic(cls, "__setattr__"):
             method = self.type_lookup(cls, "__setattr__")
             self.call(method, [value, self.const(name), item], {})
         else:
@@ -466,7 +476,7 @@ class Protocols:
 
     def default_delattr(self, value: Value, name: str) -> None:
         cls = value.python_type()
-        if class_attribute(cls, "__delattr__") not in GENERIC["__delattr__"]:
+        if not self._is_generic(cls, "__delattr__"):
             method = self.type_lookup(cls, "__delattr__")
             self.call(method, [value, self.const(name)], {})
         else:

@@ -10,8 +10,21 @@ from jitshape.frontend.opcodes.variables import const
 from jitshape.frontend.values.base import Value
 
 
-@raw("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+@raw("JUMP_FORWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(m: Any, frame: Frame, arg: int) -> int:
+    return arg
+
+
+@raw("JUMP_BACKWARD")
+def jump_backward(m: Any, frame: Frame, arg: int) -> int:
+    rounds = frame.rounds
+    count = rounds[arg] = rounds.get(arg, 0) + 1
+    if count > m.unroll_limit:
+        m.stop(
+            "unroll_limit",
+            f"a loop ran more than {m.unroll_limit} times while tracing",
+            "call the loop's function outside the compiled one, or raise `unroll_limit`",
+        )
     return arg
 
 
