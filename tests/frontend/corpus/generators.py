@@ -108,11 +108,10 @@ def p_close():
 @cases()
 def p_close_ignored():
     def g():
-        while True:
-            try:
-                yield 1
-            except GeneratorExit:
-                pass
+        try:
+            yield 1
+        except GeneratorExit:
+            yield 2
 
     it = g()
     next(it)
