@@ -318,15 +318,29 @@ class Triu(_Triangle):
     keep = "ge"
 
 
-@op("aten.tril_indices.default", "aten.triu_indices.default", family="extern")
-class TriangleIndices:
-    def type(env, row, col, offset=0, dtype=torch.int64, layout=None, device=None, pin_memory=None):
+class _TriangleIndices:
+    triangle = staticmethod(torch.tril)
+
+    @classmethod
+    def type(
+        cls, env, row, col, offset=0, dtype=torch.int64, layout=None, device=None, pin_memory=None
+    ):
         rows, columns, shift = (env.specialize(v, "its length") for v in (row, col, offset))
-        count = torch.ones(rows, columns).tril(shift).count_nonzero().item()
+        count = cls.triangle(torch.ones(rows, columns), shift).count_nonzero().item()
         return _made((2, int(count)), dtype or torch.int64, device)
 
     def samples():
         return [((4, 4, -1), {})]
+
+
+@op("aten.tril_indices.default", family="extern", base=_TriangleIndices)
+class TrilIndices:
+    pass
+
+
+@op("aten.triu_indices.default", family="extern", base=_TriangleIndices)
+class TriuIndices:
+    triangle = staticmethod(torch.triu)
 
 
 @op("aten.linspace.default", family="extern")

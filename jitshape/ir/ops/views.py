@@ -89,6 +89,8 @@ class ViewOp:
         shape = infer_shape(env, size, numel(x.type.shape))
         strides = view_strides(env, x.type.shape, x.type.strides, shape)
         if strides is None:
+            strides = view_strides(env, x.type.shape, x.type.strides, shape, guard=True)
+        if strides is None:
             raise RuntimeError(
                 "view size is not compatible with input tensor's size and stride (at least one "
                 "dimension spans across two contiguous subspaces). Use .reshape(...) instead."

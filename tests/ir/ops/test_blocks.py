@@ -1,0 +1,100 @@
+"""Every block with samples: its type rule against eager, with static and with symbolic sizes."""
+
+import pytest
+import torch
+
+from jitshape.ir.evaluate import runner
+from jitshape.ir.graph import Graph, map_leaves
+from jitshape.ir.ops.registry import OPS
+from jitshape.ir.shape_env import ShapeEnv
+from jitshape.ir.symint import IntExpr
+from jitshape.ir.types import ScalarType, TensorType
+
+SAMPLED = sorted(name for name, d in OPS.items() if d.has("samples") and d.samples())
+
+OTHER_OVERLOAD = ("expected at most", "missing value", "only supports 0-dimension", "found type")
+
+
+def as_values(env, tree, symbolic):
+    """Tensors as graph values; with `symbolic`, sizes above 1 as symbols, equal ones shared."""
+    graph, symbols = Graph(env), {}
+
+    def size(n):
+        if not symbolic or n < 2:
+            return n
+        if n not in symbols:
+            symbols[n] = env.size_symbol(n)
+        return symbols[n]
+
+    def value(x):
+        if not isinstance(x, torch.Tensor):
+            return x
+        shape = tuple(size(n) for n in x.shape)
+        strides = layout(x, shape)
+        return graph.new_value(TensorType(shape, strides, x.dtype, x.device, x.storage_offset()))
+
+    return map_leaves(value, tree)
+
+
+def layout(x, shape):
+    """The strides of `x` as products of sizes where it is dense, else as numbers."""
+    order = sorted(range(x.ndim), key=lambda d: (x.stride(d), x.shape[d]))
+    strides, step, number = list(x.stride()), 1, 1
+    for d in order:
+        if x.stride(d) != number:
+            return tuple(x.stride())
+        strides[d] = step
+        step, number = step * shape[d], number * x.shape[d]
+    return tuple(strides)
+
+
+def check_type(env, name, found, real):
+    number = lambda s: env.actual(s) if type(s) is IntExpr else s  # noqa: E731
+    if found is None or isinstance(found, ScalarType) or not isinstance(real, torch.Tensor):
+        return
+    shape, strides = (tuple(map(number, row)) for row in (found.shape, found.strides))
+    unknown = None in shape
+    assert unknown or shape == tuple(real.shape), name
+    assert found.dtype == real.dtype, name
+    if not unknown and 0 not in shape:
+        long = [d for d, n in enumerate(shape) if n > 1]
+        assert [strides[d] for d in long] == [real.stride(d) for d in long], name
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("name", SAMPLED)
+def test_type_is_eagers(name, symbolic):
+    definition = OPS[name]
+    for args, kwargs in definition.samples():
+        if len(args) > len(schema_of(name) or args):
+            continue
+        env = ShapeEnv()
+        values = as_values(env, (tuple(args), dict(kwargs)), symbolic)
+        found = definition.type(env, *values[0], **values[1])
+        try:
+            real = runner(name)(*args, **kwargs)
+        except (RuntimeError, TypeError) as error:
+            if any(text in str(error) for text in OTHER_OVERLOAD):
+                continue  # a sample of another overload of the block
+            raise
+        rows = found if isinstance(found, (list, tuple)) else [found]
+        reals = real if isinstance(real, (list, tuple)) else [real]
+        for row, one in zip(rows, reals, strict=True):
+            check_type(env, name, row, one)
+
+
+def schema_of(name):
+    if name.startswith("jitshape."):
+        return None
+    return OPS[name].torch_op._schema.arguments
+
+
+def test_no_block_shadows_a_composite():
+    """C++ decomposes these before they could be recorded: a block would never be used."""
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    backend = torch._C.DispatchKey.CPU
+    for name, definition in OPS.items():
+        if name.startswith("aten."):
+            op = definition.torch_op.name()
+            assert not has(op, composite) or has(op, backend), name
