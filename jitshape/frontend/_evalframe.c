@@ -9,6 +9,8 @@
 #include <string.h>
 #include <structmember.h>
 
+#include "_frames.h"
+
 #include "_tensor.h"
 
 #include "_program.h"
@@ -24,6 +26,9 @@ static PyMethodDef methods[] = {
      "(autograd byte, included keys, excluded keys) of this thread, or None"},
     {"tensor_view", tensor_view, METH_O,
      "(keys, kind, offset, requires_grad, is_leaf, storage, sizes, strides) as guards see them"},
+    {"push_route", push_route, METH_O, "push_route(route): route this thread's frames"},
+    {"pop_route", pop_route, METH_NOARGS, "Undo one push_route."},
+    {"hook_state", hook_state, METH_NOARGS, "Whether the hook is in, and counts of frames."},
     {"push_bypass", push_bypass, METH_NOARGS, "From now on this thread calls originals."},
     {"pop_bypass", pop_bypass, METH_NOARGS, "Undo one push_bypass."},
     {NULL},
@@ -64,7 +69,7 @@ PyMODINIT_FUNC
 PyInit__evalframe(void)
 {
     PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || add_ops(module) < 0) {
+    if (module == NULL || add_ops(module) < 0 || make_return_argument() < 0) {
         return NULL;
     }
     trust_versions_of_split_dicts = (Py_Version >> 8) != 0x030D00; /* before 3.13.1 */
