@@ -23,7 +23,7 @@ from jitshape.backend.loops import (
     Scalar,
     SizeArgument,
 )
-from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
+from jitshape.ir.symint import INF, Algebra, Atom, IntExpr, Size
 
 Operand = Scalar | Size | float | bool
 HALF = (torch.float16, torch.bfloat16)
@@ -111,8 +111,8 @@ class Builder:
             return int(scalar.value)
 
         def bind() -> Size:
-            symbol = self.algebra.symbol(f"at{len(self._indirect)}")
-            assert isinstance(symbol, IntExpr) and symbol.symbol is not None
+            symbol = indirect_symbol(self.algebra, len(self._indirect))
+            assert symbol.symbol is not None
             self._indirect[symbol.symbol.id] = (symbol.symbol, scalar)
             return symbol
 
@@ -236,6 +236,14 @@ for _op in SCALAR_OPS:
     _name = {"and": "and_", "or": "or_", "not": "not_"}.get(_op, _op)
     if not hasattr(Builder, _name):
         setattr(Builder, _name, _method(_op))
+
+
+def indirect_symbol(algebra: Algebra, number: int) -> IntExpr:
+    """The symbol of a kernel's `number`-th indirect index, shared by all kernels."""
+    key = ("indirect", number)
+    if key not in algebra.memo:
+        algebra.memo[key] = algebra.symbol(f"at{number}", -INF)
+    return algebra.memo[key]
 
 
 def weak_promote(dtype: torch.dtype, weak: torch.dtype) -> torch.dtype:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import linecache
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -17,17 +17,19 @@ from typing import Any
 from jitshape.backend.codegen.program import Call, ProgramWriter
 from jitshape.backend.externs import has_out, may_alias
 from jitshape.backend.fusion import Axes, Group
-from jitshape.backend.indexing import tensor_type
+from jitshape.backend.identity import kernel_key
+from jitshape.backend.indexing import is_dense, tensor_type
 from jitshape.backend.kernels import KernelCall, build_kernel
-from jitshape.backend.launch import launchers
+from jitshape.backend.launch import Launcher, launchers
+from jitshape.backend.loops import Kernel
 from jitshape.backend.lower import root
 from jitshape.backend.memory import MemoryPlan, Step, peak_bytes, plan_memory
 from jitshape.backend.schedule import Schedule, schedule
 from jitshape.backend.text import kernel_text
 from jitshape.ir.evaluate import evaluate
 from jitshape.ir.graph import Graph, Node, Value, map_leaves
-from jitshape.ir.symint import IntExpr, Size
-from jitshape.ir.types import TensorType, contiguous_strides, numel
+from jitshape.ir.symint import Algebra, IntExpr, Size
+from jitshape.ir.types import TensorType, numel
 
 _files = itertools.count()
 MOST_NAMED = 4  # ops in a kernel's name
@@ -54,6 +56,7 @@ class Program:
     log: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     plan: MemoryPlan | None = None
+    algebra: Algebra = field(default_factory=Algebra)
 
     def __call__(self, *inputs: Any) -> tuple:
         return self.run(*inputs)
@@ -72,7 +75,7 @@ class Program:
             assert value is not None
             return value
 
-        return peak_bytes(self.steps, self.plan, number, plan)
+        return peak_bytes(self.algebra, self.steps, self.plan, number, plan)
 
 
 def compile_graph(
@@ -89,7 +92,7 @@ def compile_graph(
     calls = _calls(plan)
     steps, memory = _memory(plan, calls, memory_plan)
     kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
-    launch = launchers(backend, kernels)
+    launch = _shared(backend, kernels)
     writer = ProgramWriter(graph, plan.algebra, calls, memory, launch)
     source = writer.write()
     infos = tuple(
@@ -98,7 +101,7 @@ def compile_graph(
     )
     externs = Counter(call.op for call in calls if isinstance(call, Node))
     run = _function(source, writer.globals)
-    return Program(run, source, infos, dict(externs), tuple(plan.log), steps, memory)
+    return Program(run, source, infos, dict(externs), tuple(plan.log), steps, memory, plan.algebra)
 
 
 def _eager(graph: Graph) -> Program:
@@ -112,11 +115,15 @@ def _eager(graph: Graph) -> Program:
 
 
 def simplify_sizes(graph: Graph) -> None:
-    """Replace every size by what the ShapeEnv knows it to equal."""
-    simplify = graph.env.simplify
+    """Replace every size by what is known of it by now: s1 := s0, max(s0, 1) := s0."""
+    env, known = graph.env, {}
 
     def leaf(x: Any) -> Any:
-        return simplify(x) if type(x) is IntExpr else x
+        if type(x) is not IntExpr:
+            return x
+        if x not in known:
+            known[x] = env.algebra.substitute(env.simplify(x), {})
+        return known[x]
 
     def retype(value: Value) -> None:
         old = value.type
@@ -133,6 +140,16 @@ def simplify_sizes(graph: Graph) -> None:
         for out in node.outs:
             retype(out)
     graph.outputs = [leaf(output) for output in graph.outputs]
+
+
+def _shared(backend: str, kernels: Sequence[Kernel]) -> list[Launcher]:
+    """A launcher for each kernel; equal kernels share theirs."""
+    unique: dict[Hashable, Kernel] = {}
+    keys = [kernel_key(kernel) for kernel in kernels]
+    for key, kernel in zip(keys, kernels):
+        unique.setdefault(key, kernel)
+    made = dict(zip(unique, launchers(backend, list(unique.values()))))
+    return [made[key] for key in keys]
 
 
 def _calls(plan: Schedule) -> list[Call]:
@@ -196,18 +213,18 @@ def _layouts(
     for step in steps:
         for value in step.writes:
             own = tensor_type(value)
-            types = [t for t in seen.get(value, []) if _same_memory(own, t)]
+            types = [t for t in seen.get(value, []) if _same_memory(graph.env.algebra, own, t)]
             fixed = value in given or not types
             layout[value] = own if fixed else max(types, key=types.count)
     return layout, set(seen)
 
 
-def _same_memory(a: TensorType, b: TensorType) -> bool:
+def _same_memory(algebra: Algebra, a: TensorType, b: TensorType) -> bool:
     """Whether both lay the same elements out contiguously."""
     return (
         numel(a.shape) == numel(b.shape)
-        and a.strides == contiguous_strides(a.shape)
-        and b.strides == contiguous_strides(b.shape)
+        and is_dense(algebra, a)
+        and is_dense(algebra, b)
         and a.offset == b.offset
     )
 

@@ -102,6 +102,16 @@ def inhabited(algebra: Algebra, stride: Size) -> Size:
     return total
 
 
+def is_dense(algebra: Algebra, type: TensorType) -> bool:
+    """Whether the elements lie in row-major order without gaps, wherever there are any."""
+    step: Size = 1
+    for size, stride in zip(reversed(type.shape), reversed(type.strides)):
+        if size != 1 and inhabited(algebra, stride) != step:
+            return False
+        step = step * size
+    return True
+
+
 def _without_max(algebra: Algebra, atom: Atom) -> Size:
     if atom.kind == "max" and atom.args is not None and 1 in atom.args:
         return inhabited(algebra, atom.args[atom.args[0] == 1])

@@ -33,6 +33,9 @@ RESHAPES = frozenset(
 )
 
 
+TURNS = frozenset(("aten.permute.default", "aten.transpose.int", "aten.t.default"))
+
+
 def family(node: Node) -> str:
     """The family of the node's op; an op without a block, or a view as another dtype, is an
     extern call."""
@@ -60,6 +63,16 @@ def root(value: Value) -> Value:
         assert value.node is not None
         value = view_source(value.node)
     return value
+
+
+def is_turned(value: Value) -> bool:
+    """Whether views between `value` and its root change the order of dimensions."""
+    while is_view(value):
+        assert value.node is not None
+        if value.node.op in TURNS:
+            return True
+        value = view_source(value.node)
+    return False
 
 
 def has_index_map(value: Value) -> bool:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jitshape.backend.indexing import is_dense
 from jitshape.ir.graph import Value
 from jitshape.ir.symint import Algebra, Size, sym_max
-from jitshape.ir.types import TensorType, contiguous_strides, numel
+from jitshape.ir.types import TensorType, numel
 
 REUSE_WINDOW = 16  # free buffers looked at, the latest first
 MOST_WASTE = 4  # times larger than needed a reused buffer may be
@@ -39,9 +40,9 @@ class MemoryPlan:
     layout: Mapping[Value, TensorType]
 
 
-def storage_size(type: TensorType) -> Size:
+def storage_size(algebra: Algebra, type: TensorType) -> Size:
     """Elements between the first and behind the last element of a fresh tensor."""
-    if type.strides == contiguous_strides(type.shape):
+    if is_dense(algebra, type):
         return numel(type.shape)
     last: Size = 1
     for size, stride in zip(type.shape, type.strides):
@@ -120,7 +121,7 @@ class _Planner:
             return True
         if exact:
             return False
-        need, have = storage_size(wanted), storage_size(free)
+        need, have = (storage_size(self.algebra, t) for t in (wanted, free))
         if type(need) is int and type(have) is int:
             return need <= have <= MOST_WASTE * need
         if need == have:
@@ -129,7 +130,11 @@ class _Planner:
 
 
 def peak_bytes(
-    steps: Sequence[Step], plan: MemoryPlan, size: Callable[[Size], int], planned: bool = True
+    algebra: Algebra,
+    steps: Sequence[Step],
+    plan: MemoryPlan,
+    size: Callable[[Size], int],
+    planned: bool = True,
 ) -> int:
     """The most bytes that buffers of the program hold at once, at given sizes: with the plan, or
     (not `planned`) with every buffer of its own and kept to the end."""
@@ -142,7 +147,7 @@ def peak_bytes(
                 live[value] = live.pop(source)
             else:
                 type_ = plan.layout[value]
-                live[value] = max(size(storage_size(type_)), 0) * type_.dtype.itemsize
+                live[value] = max(size(storage_size(algebra, type_)), 0) * type_.dtype.itemsize
         peak = max(peak, sum(live.values()))
         for value in frees if planned else ():
             live.pop(value, None)

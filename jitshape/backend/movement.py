@@ -141,14 +141,20 @@ def slice_scatter(
 ) -> Scalar:
     dim = normal(dim, len(index))
     first = slice_start(x.type.shape[dim], start)
-    ahead = index[dim] - first
-    last = first + source.type.shape[dim] * step
-    inside = within(r, index[dim], first, last)
-    if step != 1:
-        on_step = r.b.eq(r.b.mod(r.b.index(ahead), step), 0)
-        inside, ahead = r.b.logical_and(inside, on_step), ahead // step
-    new = r.at(source, replaced(index, dim, ahead), inside)
+    inside, place = _in_slice(r, index[dim], source, dim, first, step)
+    new = r.at(source, replaced(index, dim, place), inside)
     return r.b.where(inside, r.b.cast(new, r.out.dtype), r.at(x, index))
+
+
+def _in_slice(
+    r: Reader, at: Size, part: Value, dim: int, first: Size, step: int
+) -> tuple[Scalar, Size]:
+    """Whether `at` lies in the slice that `part` stands for, and at which place of it."""
+    inside = within(r, at, first, first + part.type.shape[dim] * step)
+    if step == 1:
+        return inside, at - first
+    on_step = r.b.eq(r.b.mod(r.b.index(at - first), step), 0)
+    return r.b.logical_and(inside, on_step), (at - first) // step
 
 
 @movement("select_scatter")
@@ -157,6 +163,33 @@ def select_scatter(r: Reader, index: Index, x: Value, source: Value, dim: int, a
     here = r.b.eq(r.b.index(index[dim]), r.b.index(wrapped(at, x.type.shape[dim])))
     new = r.at(source, index[:dim] + index[dim + 1 :], here)
     return r.b.where(here, r.b.cast(new, r.out.dtype), r.at(x, index))
+
+
+@movement("select_backward")
+def select_backward(
+    r: Reader, index: Index, grad: Value, sizes: Sequence[Size], dim: int, at: Size
+) -> Scalar:
+    dim = normal(dim, len(index))
+    here = r.b.eq(r.b.index(index[dim]), r.b.index(wrapped(at, sizes[dim])))
+    own = r.at(grad, index[:dim] + index[dim + 1 :], here)
+    return r.b.where(here, own, r.b.const(0, r.out.dtype))
+
+
+@movement("slice_backward")
+def slice_backward(
+    r: Reader,
+    index: Index,
+    grad: Value,
+    sizes: Sequence[Size],
+    dim: int,
+    start: Size | None,
+    end: Size | None,
+    step: int = 1,
+) -> Scalar:
+    dim = normal(dim, len(index))
+    inside, place = _in_slice(r, index[dim], grad, dim, slice_start(sizes[dim], start), step)
+    own = r.at(grad, replaced(index, dim, place), inside)
+    return r.b.where(inside, own, r.b.const(0, r.out.dtype))
 
 
 # ---- moving by data

@@ -19,7 +19,15 @@ from jitshape.backend.builder import WEIGHT, Builder
 from jitshape.backend.fusion import Axes, Fusion, Group, Read, Space, Unit, blocker, unify
 from jitshape.backend.indexing import Index, reshape_index, same_count
 from jitshape.backend.loops import Apply, Buffer, IndexValue, Load, Scalar
-from jitshape.backend.lower import Lowering, can_inline, family, has_index_map, is_view, root
+from jitshape.backend.lower import (
+    Lowering,
+    can_inline,
+    family,
+    has_index_map,
+    is_turned,
+    is_view,
+    root,
+)
 from jitshape.ir.graph import Graph, Node, Value
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symint import Algebra, Size
@@ -75,6 +83,7 @@ class _Scheduler:
         self.fusion = Fusion(self.algebra, self.axes)
         self.users: dict[Value, list[Node]] = defaultdict(list)
         self.required: set[Value] = set()  # in memory, whoever reads them
+        self.turned: set[Value] = set()  # read in another order of dimensions
         self.units: dict[Value, Unit] = {}
         self.memory: set[Value] = set(graph.inputs)  # computed by nobody here
         self.cost: dict[Value, tuple[int, int, int]] = {}  # of inlined: weight, reads, depth
@@ -108,6 +117,7 @@ class _Scheduler:
     def _collect_users(self, nodes: list[Node]) -> None:
         for node in nodes:
             extern = not self._computed(node)
+            self.turned.update(root(v) for v in node.inputs() if is_turned(v))
             for value in dict.fromkeys(root(v) for v in node.inputs()):
                 self.users[value].append(node)
                 if extern:
@@ -170,6 +180,8 @@ class _Scheduler:
             return False
         if value in self.required or unit.weight > LONGEST_INLINE or depth > DEEPEST_INLINE:
             return False
+        if value in self.turned and any(read.root in self.units for read in unit.reads):
+            return False  # it can be made where those are, its reader cannot
         users = self.users[value]
         reads = len({(read.value, read.index) for read in unit.reads})
         cheap = unit.weight <= CHEAP and reads <= 2
