@@ -59,7 +59,10 @@ class _Writer:
         self.depth += 1
         self.names.append({})
         for statement in body:
-            (self.store if isinstance(statement, Store) else self.loop)(statement)
+            if isinstance(statement, Store):
+                self.store(statement)
+            else:
+                self.loop(statement)
         for acc in loop.accumulators if loop else ():
             self.line(f"{acc.name} {acc.combine}= {self.scalar(acc.value, top=True)}")
         self.names.pop()

@@ -20,6 +20,7 @@ import torch
 
 from jitshape.backend import loops
 from jitshape.backend.codegen import cpu_memory
+from jitshape.backend.codegen.cpu_math import POWERS
 from jitshape.backend.codegen.cpu_ops import HALF, OPS, cast
 from jitshape.backend.codegen.cpu_plan import Plan, make_plan
 from jitshape.backend.codegen.cpu_reduce import Running
@@ -217,8 +218,16 @@ class Generator(SizeWriter):
             yes, no = (cast(a, d, dtype) for a, d in zip(args[1:], dtypes[1:]))
             return condition.select(yes, no)
         operands = [cast(a, d, work) for a, d in zip(args, dtypes)]
-        result = OPS[apply.op](work, *operands)
+        special = self.special_power(apply) if work.is_floating_point else None
+        result = special(operands[0]) if special else OPS[apply.op](work, *operands)
         return cast(result, work, dtype) if result.kind != "i1" else result
+
+    @staticmethod
+    def special_power(apply: loops.Apply) -> Callable[[Value], Value] | None:
+        exponent = apply.args[-1]
+        if apply.op != "pow" or not isinstance(exponent, loops.Literal):
+            return None
+        return POWERS.get(float(exponent.value))
 
 
 _WRITE: dict[type, Callable[..., Value]] = {

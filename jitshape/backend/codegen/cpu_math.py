@@ -238,6 +238,17 @@ def pow(x: Value, y: Value) -> Value:
     return (x.compare("oeq", 1.0) | y.compare("oeq", 0.0)).select(1.0, result)
 
 
+POWERS: dict[float, Callable[[Value], Value]] = {
+    0.5: lambda x: x.intrinsic("sqrt"),
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+    -0.5: lambda x: 1.0 / x.intrinsic("sqrt"),
+    -1.0: lambda x: 1.0 / x,
+    -2.0: lambda x: 1.0 / (x * x),
+}
+"""Constant exponents that ATen too computes without pow."""
+
+
 def _log2_double(x: Value) -> Value:
     """To 40 bits, of a normal number."""
     bits = x.bits()

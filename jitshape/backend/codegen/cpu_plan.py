@@ -41,7 +41,8 @@ class Plan:
         scalars = list(reachable(all_roots((loop,))))
         cost = sum(8 if s.op in EXPENSIVE else 1 for s in scalars if isinstance(s, loops.Apply))
         gathers = any(_gathers(s, loop.axis) for s in scalars if isinstance(s, loops.Load))
-        if gathers:
+        positions = any(acc.combine.startswith("arg") for acc in loop.accumulators)
+        if gathers or positions:  # 64-bit lanes: twice the registers already
             return 1
         return 4 if cost <= 6 else (2 if cost <= 20 else 1)
 

@@ -60,8 +60,8 @@ class Running:
         """The same in fewer lanes."""
         values = [state.get() for state in self.states]
         while self.lanes > lanes and values[0].lanes > max(lanes, 1):
-            halves = ([v.half(upper) for v in values] for upper in (False, True))
-            values = self._combine(*halves)
+            lower, upper = [v.half(False) for v in values], [v.half(True) for v in values]
+            values = self._combine(lower, upper)
         if lanes == 0:
             values = [v.extract(0) for v in values]
         result = Running(self.f, self.accumulator, lanes)

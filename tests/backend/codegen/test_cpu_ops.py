@@ -185,3 +185,16 @@ def test_where_and_fma():
     assert torch.equal(found.nan_to_num(), oracle.nan_to_num())
     found, oracle = run_both("fma", [x, y, z], torch.float32)
     assert ulps(found, oracle) <= 2
+
+
+@pytest.mark.parametrize("exponent", [0.5, 2.0, 3.0, -0.5, -1.0, -2.0, 1.5])
+def test_constant_exponents(exponent):
+    x = samples(torch.float32)
+
+    def power(a):
+        return kernels.op("pow", a, kernels.lit(exponent))
+
+    (launch,) = compile_kernels([kernels.pointwise(power, [torch.float32], torch.float32)])
+    out = torch.empty_like(x)
+    launch(x, out, len(x))
+    assert ulps(out, torch.pow(x, exponent)) <= 2
