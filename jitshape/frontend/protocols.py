@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import collections
 import operator
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jitshape.frontend.checks import NoTypeAttribute
@@ -51,6 +52,7 @@ COMPARE = {
 }
 SWAPPED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 _MISSING: Any = object()
+_NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
 
 
 def class_attribute(cls: type, name: str) -> Any:
@@ -500,7 +502,8 @@ class Protocols:
     def _no_such_slot(self, cls: type, name: str, descriptor: Value | None) -> NoReturn:
         if descriptor is not None:
             self.throw(AttributeError, f"'{cls.__name__}' object attribute '{name}' is read-only")
-        self.throw(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
+        more = _NO_DICT if self._is_generic(cls, "__setattr__") else ""
+        self.throw(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'{more}")
 
     # ---- descriptors
 

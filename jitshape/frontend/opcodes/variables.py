@@ -72,7 +72,7 @@ def load_fast(m: Any, frame: Frame, arg: int) -> None:
     frame.stack.append(value)
 
 
-@raw("LOAD_CLOSURE")
+@raw("LOAD_CLOSURE", until=(3, 13))
 def load_closure(m: Any, frame: Frame, arg: int) -> None:
     frame.stack.append(frame.slots[arg])
 

@@ -9,6 +9,7 @@ guarded by the machine's `type_lookup`.
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -358,7 +359,11 @@ class HasSlots(Value):
 
 
 def slot_message(value: Value, member: Any) -> str:
-    return f"'{value.python_type().__name__}' object has no attribute '{member.__name__}'"
+    cls = value.python_type()
+    shown = cls.__name__
+    if sys.version_info >= (3, 13) and cls.__module__ not in ("builtins", "__main__"):
+        shown = f"{cls.__module__}.{cls.__qualname__}"
+    return f"'{shown}' object has no attribute '{member.__name__}'"
 
 
 class SuperValue(Value):
