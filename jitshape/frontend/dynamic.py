@@ -3,7 +3,7 @@
 In: every number that a trace reads from its inputs, with its source.  Out: one `Decision` each,
 with the reason in the user's words.
 With `dynamic=None` a number is static at first, and symbolic once another value was seen at the
-same source of the same code object; `True`: sizes and arguments are symbolic from the start;
+same source of the same code object, or at a size behind it in the same tensor; `True`: sizes and arguments are symbolic from the start;
 `False`: static.  Marks on a tensor come before that, then JITSHAPE_DYNAMIC_SOURCES and
 JITSHAPE_STATIC_SOURCES.  Parameters and buffers are static unless marked.
 Invariant: a decision depends only on the mode, the marks and the values seen before, in order.
@@ -64,12 +64,16 @@ class History:
 
     def observe(self, text: str, value: int | float) -> tuple[int | float, ...]:
         """Note `value`; returns the different values before it, oldest first."""
+        earlier = self.changes(text, value)
         values = self.values.setdefault(text, [])
-        earlier = tuple(v for v in values if not same_number(v, value))
         if len(earlier) == len(values):
             values.append(value)
             del values[:-KEPT_VALUES]
         return earlier
+
+    def changes(self, text: str, value: int | float) -> tuple[int | float, ...]:
+        """The values seen at a source that differ from `value`, oldest first."""
+        return tuple(v for v in self.values.get(text, ()) if not same_number(v, value))
 
 
 _histories: dict[int, tuple[weakref.ref[CodeType], History]] = {}
@@ -130,7 +134,18 @@ class Policy:
         marked = marks_of(tensor).get(dim)
         if marked is None and is_module_state(source, tensor):
             return self._say(number, False, "belongs to a parameter or buffer")
-        return self._decide(number, tensor.shape[dim], self.mode is True, marked)
+        behind = self._changed_behind(source, tensor, dim)
+        return self._decide(number, tensor.shape[dim], self.mode is True, marked, behind)
+
+    def _changed_behind(self, source: Source, tensor: Any, dim: int) -> str:
+        """Why a size is taken to vary that has not: one behind it does.  Batch sizes stand in
+        front of lengths, and features behind them, so that one recompile serves all of these."""
+        for later in range(dim + 1, tensor.ndim):
+            number = Number(source, "size", later)
+            seen = self.history.changes(str(number), tensor.shape[later])
+            if seen:
+                return f"became dynamic with {number}: {_then((*seen, tensor.shape[later]))}"
+        return ""
 
     def stride(self, source: Source, tensor: Any, dim: int) -> Decision:
         """Of a stride that no size explains.  Symbolic only on a change, since a layout is
@@ -156,7 +171,12 @@ class Policy:
         return tuple(d for d in self.decisions.values() if d.dynamic)
 
     def _decide(
-        self, source: Source, value: int | float, from_start: bool, marked: Mark | None = None
+        self,
+        source: Source,
+        value: int | float,
+        from_start: bool,
+        marked: Mark | None = None,
+        also: str = "",
     ) -> Decision:
         text = str(source)
         seen = self.history.observe(text, value)
@@ -175,6 +195,8 @@ class Policy:
             return self._say(source, True, "is dynamic: dynamic=True", seen)
         if seen:
             return self._say(source, True, f"became dynamic: {_then((*seen, value))}", seen)
+        if also:
+            return self._say(source, True, also, seen)
         return self._say(source, False, f"is static: always {value!r} so far")
 
     def _marked(self, source: Source, marked: Mark, seen: tuple[int | float, ...]) -> Decision:
