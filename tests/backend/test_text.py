@@ -32,7 +32,7 @@ def test_masked_and_indirect_text():
 kernel concatenate(in f32 x, in f32 y, out f32 out, size s0, size s1):
   vector i0 < s0 + s1:
     b1 t0 = i64(i0) < i64(s0)
-    out[i0] = where(t0, x[i0] if t0 else 0.0, y[-s0 + i0] if not(t0) else 0.0)
+    out[i0] = where(t0, x[i0] if t0 else 0.0, y[i0 - s0] if not(t0) else 0.0)
 """
     )
     assert "out[t0; t0=index[i0]] += x[i0]" in kernel_text(kernels.scatter_add())
