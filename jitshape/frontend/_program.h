@@ -28,7 +28,7 @@ PyAPI_FUNC(PyObject **) _PyObject_GetDictPtr(PyObject *);
     X(MOD) X(MAX) X(MIN) X(EQ) X(NE) X(LT) X(LE) X(GT) X(GE) X(AND) X(OR) X(TRUE_)                \
     X(TYPE_IS) X(IS) X(EQUALS) X(LENGTH) X(KEYS) X(MISSING) X(NO_TYPE_ATTRIBUTE) X(NULL_FIELD)    \
     X(NULL_MEMBER) X(TENSOR) X(SAME) X(DISTINCT) X(NO_OVERLAP) X(AMBIENT) X(AUTOGRAD_STATE)       \
-    X(LOCAL_KEYS) X(PREDICATE)
+    X(LOCAL_KEYS) X(AUTOCAST) X(DEFAULT_DTYPE) X(PREDICATE)
 /* clang-format on */
 enum Op {
 #define X(name) OP_##name,
@@ -446,6 +446,10 @@ check_ambient(Step *s)
     case OP_AUTOGRAD_STATE: /* number: mask << 8 | expected */
         return autograd_state != NULL &&
                (autograd_state()[autograd_byte] & (s->number >> 8)) == (s->number & 255);
+    case OP_AUTOCAST:
+        return autocast_enabled != NULL && autocast_word() == (uint32_t)s->number;
+    case OP_DEFAULT_DTYPE:
+        return default_dtype != NULL && default_dtype() == (uint16_t)s->number;
     default: { /* OP_LOCAL_KEYS: version and number hold the two expected sets */
         const uint64_t *keys = thread_keys();
         return keys != NULL && keys[0] == s->version && keys[1] == (uint64_t)s->number;

@@ -31,6 +31,9 @@ static void *c10_library;
 static const char *(*autograd_state)(void);
 static Py_ssize_t autograd_byte; /* where the mode bits lie in the autograd state */
 static const char *local_keys_symbol;
+static int8_t (*autocast_dtype)(int8_t device);
+static uint8_t (*autocast_enabled)(int8_t device);
+static uint16_t (*default_dtype)(void);
 static __thread const uint64_t *local_keys;
 
 #define AT(type, base, offset) (*(type *)((char *)(base) + (offset)))
@@ -202,6 +205,40 @@ set_thread_state(PyObject *module, PyObject *args)
     char *copy = strdup(keys);
     local_keys_symbol = copy != NULL && dlsym(c10_library, copy) != NULL ? copy : NULL;
     return PyBool_FromLong(autograd_state != NULL && local_keys_symbol != NULL);
+}
+
+static PyObject *
+set_mode_readers(PyObject *module, PyObject *args)
+{
+    unsigned long long enabled, dtype, initial;
+    if (!PyArg_ParseTuple(args, "KKK", &enabled, &dtype, &initial)) {
+        return NULL;
+    }
+    autocast_enabled = (uint8_t(*)(int8_t))(uintptr_t)enabled;
+    autocast_dtype = (int8_t(*)(int8_t))(uintptr_t)dtype;
+    default_dtype = (uint16_t(*)(void))(uintptr_t)initial;
+    Py_RETURN_NONE;
+}
+
+/* Of CPU and CUDA a byte each for "enabled" and for the dtype that autocast casts to. */
+static uint32_t
+autocast_word(void)
+{
+    uint32_t word = 0;
+    for (int8_t device = 0; device < 2; device++) {
+        word = word << 16 | (uint32_t)(autocast_enabled(device) & 1) << 8 |
+               (uint8_t)autocast_dtype(device);
+    }
+    return word;
+}
+
+static PyObject *
+mode_words(PyObject *module, PyObject *unused)
+{
+    if (autocast_enabled == NULL || autocast_dtype == NULL || default_dtype == NULL) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("ki", (unsigned long)autocast_word(), (int)default_dtype());
 }
 
 /* Address of this thread's (included, excluded) raw dispatch key sets, or NULL. */

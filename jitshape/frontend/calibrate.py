@@ -27,6 +27,11 @@ DEVICE_TYPES = (  # order of c10::DeviceType
 ).split()
 AUTOGRAD_STATE = "_ZN3c1013AutogradState13get_tls_stateEv"
 LOCAL_KEYS = "_ZN3c104impl26raw_local_dispatch_key_setE"
+MODE_READERS = (  # library, symbol
+    ("libtorch_cpu.so", "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE"),
+    ("libtorch_cpu.so", "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE"),
+    ("libc10.so", "_ZN3c1017get_default_dtypeEv"),
+)
 GRAD_MODE, INFERENCE_MODE = 1, 2  # bits of the autograd state
 
 
@@ -221,10 +226,44 @@ def install_ambient() -> None:
             "functorch": functorch_depth,
         }
     )
+    if find_mode_readers():
+        FAST_AMBIENT["autocast"] = lambda value: ("AUTOCAST", autocast_word(value), None)
+        FAST_AMBIENT["default_dtype"] = lambda value: ("DEFAULT_DTYPE", dtype_code(value), None)
     if find_thread_state():
         FAST_AMBIENT["grad_mode"] = autograd_bit(GRAD_MODE)
         FAST_AMBIENT["inference_mode"] = autograd_bit(INFERENCE_MODE)
         FAST_AMBIENT["dispatch_keys"] = lambda value: ("LOCAL_KEYS", 0, value)
+
+
+def autocast_word(state: tuple) -> int:
+    """The value of autocast_state() as one number, see _tensor.h."""
+    word = 0
+    for enabled, dtype in (state[:2], state[2:]):
+        word = word << 16 | int(enabled) << 8 | dtype_code(dtype)
+    return word
+
+
+def find_mode_readers() -> bool:
+    """Whether the functions of libtorch that tell autocast and default dtype were found and
+    follow the modes as they are switched."""
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
+    try:
+        functions = [getattr(ctypes.CDLL(os.path.join(folder, f)), s) for f, s in MODE_READERS]
+    except (OSError, AttributeError):
+        return False
+    addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
+    _evalframe.set_mode_readers(*addresses)
+
+    def agree() -> bool:
+        expected = autocast_word(autocast_state()), dtype_code(torch.get_default_dtype())
+        return _evalframe.mode_words() == expected
+
+    with torch.autocast("cpu", dtype=torch.float16):
+        inside = agree()
+    if inside and agree():
+        return True
+    _evalframe.set_mode_readers(0, 0, 0)
+    return False
 
 
 def autograd_bytes(library: str) -> bytes:
