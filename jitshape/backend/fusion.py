@@ -130,10 +130,10 @@ def value_index(algebra: Algebra, space: Space, index: Index, unit: Unit) -> Ind
 
 def own_index(algebra: Algebra, space: Space, index: Index, unit: Unit) -> dict[int, Size]:
     """The unit's own axes (by atom id) at `index` of `space`."""
-    if unit.reduction:
-        own = reshape_index(algebra, index, space.dims, unit.space.dims)
+    if is_row(space, unit) and not unit.reduction:
+        own = row_index(algebra, space, index, unit.space.dims)
     else:
-        own = value_index(algebra, space, index, unit)
+        own = reshape_index(algebra, index, space.dims, unit.space.dims)
     pairs = zip(unit.axes, own)
     return {axis.symbol.id: at for axis, at in pairs if type(axis) is IntExpr and axis.symbol}
 
@@ -239,11 +239,16 @@ def other_space(fusion: Fusion, a: Group, b: Group) -> str | None:
     return space if isinstance(space, str) else None
 
 
+def counts_positions(unit: Unit) -> bool:
+    """Whether the unit looks for a position along its one reduced dimension."""
+    return unit.reduction and unit.node.op.split(".")[1] in ("argmax", "argmin")
+
+
 def position_split(fusion: Fusion, a: Group, b: Group) -> str | None:
     """An argmax counts along one axis, which a merge must not split."""
     space = unify(fusion.algebra, a.space, b.space)
     for unit in (*a.units, *b.units):
-        if unit.reduction and "arg" in unit.node.op.split(".")[1]:
+        if counts_positions(unit):
             if not isinstance(space, str) and sum(space.reduced) > 1:
                 return f"{unit.value} needs positions along one dimension"
     return None

@@ -144,6 +144,12 @@ def _mentions(algebra: Algebra, id: int, axis: int) -> bool:
     return args is not None and any(s.id == axis for a in args for s in algebra.symbols(a))
 
 
+def divides(algebra: Algebra, expr: Size) -> bool:
+    """Whether `expr` holds a division or remainder."""
+    ids = {id for monomial, _ in algebra.terms(expr) for id in monomial}
+    return any(algebra.atoms[id].kind in ("floordiv", "mod") for id in ids)
+
+
 def same_count(a: Sequence[Size], b: Sequence[Size]) -> bool:
     """Whether two shapes provably have equally many elements."""
     return numel(tuple(a)) == numel(tuple(b))

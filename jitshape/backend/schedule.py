@@ -16,8 +16,18 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from jitshape.backend.builder import WEIGHT, Builder
-from jitshape.backend.fusion import Axes, Fusion, Group, Read, Space, Unit, blocker, unify
-from jitshape.backend.indexing import Index, reshape_index, same_count
+from jitshape.backend.fusion import (
+    Axes,
+    Fusion,
+    Group,
+    Read,
+    Space,
+    Unit,
+    blocker,
+    counts_positions,
+    unify,
+)
+from jitshape.backend.indexing import Index, divides, reshape_index, same_count
 from jitshape.backend.loops import Apply, Buffer, IndexValue, Load, Scalar
 from jitshape.backend.lower import (
     Lowering,
@@ -152,23 +162,44 @@ class _Scheduler:
         """The value as a unit: lowered at its own axes, to see what it reads and costs."""
         node = value.node
         assert node is not None
+        space = Space(value.type.shape, (False,) * value.type.ndim)
+        if family(node) == "reduction":
+            space = reduced(node).space
+        unit = self._lowered(value, position, space)
+        finer = self._finer(unit)
+        return unit if finer == space else self._lowered(value, position, finer)
+
+    def _lowered(self, value: Value, position: int, space: Space) -> Unit:
+        node = value.node
+        assert node is not None
         builder = Builder(self.algebra)
         recorder = _Recorder(self, builder)
         low = Lowering(builder, recorder.leaf)
-        if family(node) == "reduction":
-            space = reduced(node).space
-            axes = self.axes.of("p", space.dims)
-            operand = node.args[0]
-            index = operand_index(self.algebra, node, space, axes)
-            element = low.element(operand, index)
+        axes = self.axes.of("p", space.dims)
+        if space.reduces:
+            element = low.element(node.args[0], operand_index(self.algebra, node, space, axes))
             OPS[node.op].prepare(builder, element, *node.args[1:], **node.kwargs)
         else:
-            space = Space(value.type.shape, (False,) * value.type.ndim)
-            axes = self.axes.of("p", space.dims)
-            low.element(value, axes)
+            low.element(value, reshape_index(self.algebra, axes, space.dims, value.type.shape))
         weight, positions = recorder.weigh()
         reads = tuple(recorder.reads)
         return Unit(value, position, space, axes, reads, positions, weight)
+
+    def _finer(self, unit: Unit) -> Space:
+        """The unit's space with dimensions split where that saves divisions in what it reads:
+        [b*s, 8] reading t[b, s, 8] through a view  -->  [b, s, 8]"""
+        space = unit.space
+        if counts_positions(unit):
+            return space
+        for read in unit.reads:
+            at, value = read.index, read.value
+            if read.root_index is not None:
+                at, value = read.root_index, read.root
+            shape = value.type.shape
+            if any(divides(self.algebra, i) for i in at) and same_count(shape, space.dims):
+                split = unify(self.algebra, space, Space(shape, (False,) * len(shape)))
+                space = split if isinstance(split, Space) else space
+        return space
 
     def _inline(self, unit: Unit) -> bool:
         """Whether the readers compute the value themselves."""
@@ -317,10 +348,10 @@ class _Recorder:
 
 def operand_index(algebra: Algebra, node: Node, space: Space, index: Index) -> Index:
     """The element of a reduction's operand at `index` of the reduction's own space."""
-    shape = node.args[0].type.shape
-    if len(shape) + 1 == len(space.dims):  # the extra dimension of one element
-        return index[:-1]
-    return reshape_index(algebra, index, space.dims, shape)
+    shape, dims = node.args[0].type.shape, space.dims
+    if not reduced(node).dims:  # the extra dimension of one element
+        index, dims = index[:-1], dims[:-1]
+    return reshape_index(algebra, index, dims, shape)
 
 
 def _domain(node: Node) -> tuple[Size, ...]:
