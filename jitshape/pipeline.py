@@ -227,7 +227,12 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
         return []
     storages = {t.value.storage for t in leaves}
     results = [k.tensor for k in keys if isinstance(k, TensorValue)]
-    return [t for t in results if t.requires_grad and t.value.storage not in storages]
+    for tensor in results:
+        tensor.value.requires_grad = tensor.requires_grad
+    inputs = [i.tensor for i in captured.tracer.inputs]
+    written = [t for t in inputs if t._version and t.requires_grad and not t.is_leaf]
+    fresh = [t for t in results if t.requires_grad and t.value.storage not in storages]
+    return fresh + written
 
 
 def symbols_of(size: IntExpr) -> tuple[Atom, ...]:

@@ -41,7 +41,13 @@ def trace(
     graph = tracer.graph
     graph.outputs = [tracer.value(r) for r in results]
     graph.returned = len(results)
-    differentiated = [r for r in results if r.requires_grad]
+    for result in results:
+        tracer.value(result).requires_grad = result.requires_grad
+    owned = {value.storage for value in graph.inputs}
+    differentiated = [
+        r for r in results if r.requires_grad and tracer.value(r).storage not in owned
+    ]
+    differentiated += [t for t in tensors if t._version and t.requires_grad and not t.is_leaf]
     if differentiated:
         graph.differentiated = [tracer.value(r) for r in differentiated]
         leaves = [t for t in tensors if t.requires_grad]

@@ -115,6 +115,29 @@ def test_writes_to_inputs():
     check(f, [leaf(3, 4), torch.randn(3, 4)], [leaf(5, 2), torch.randn(5, 2)])
 
 
+def test_writes_that_carry_gradient():
+    """y becomes part of autograd's graph by the write, and x's view stays in it."""
+
+    def f(x, y):
+        y.mul_(x)
+        y[0].add_(1)
+        return y * 2, x.t()
+
+    def both(g):
+        def run(x, y):
+            outs = g(x, y)
+            assert outs[1]._base is x and y.requires_grad
+            return [*outs, y.clone()]
+
+        return run
+
+    inputs = [leaf(3, 4), torch.randn(3, 4)]
+    run, _ = compiled(f, fresh(inputs))
+    for real in (inputs, [leaf(5, 2), torch.randn(5, 2)]):
+        found = gradients(both(run), fresh(real))
+        torch.testing.assert_close(found, gradients(both(f), fresh(real)))
+
+
 def test_outputs_that_alias():
     def f(x):
         y = x * 2
