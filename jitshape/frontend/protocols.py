@@ -8,10 +8,10 @@ Invariant: whatever is read from a class that can change is guarded (`TypeAttrib
 
 from __future__ import annotations
 
-import builtins
-import collections
+import ctypes
 import operator
 import sys
+from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jitshape.frontend.checks import NoTypeAttribute
@@ -64,17 +64,28 @@ def class_attribute(cls: type, name: str) -> Any:
     return _MISSING
 
 
-def _slots_of_c(name: str) -> set[Any]:
-    """The entries for a slot in built-in classes whose instances have the generic behaviour."""
-    found = [*vars(builtins).values(), *vars(collections).values(), type(None), type(...)]
-    classes = {cls for cls in found if isinstance(cls, type)} - {type, super}
-    return {vars(cls)[name] for cls in classes if name in vars(cls)}
+# Where a type object keeps tp_getattro and tp_setattro, in pointers.
+_C_SLOTS = {"__getattribute__": 18, "__setattr__": 19, "__delattr__": 19}
 
 
-GENERIC = {
-    name: {object.__dict__[name], *_slots_of_c(name)}
-    for name in ("__getattribute__", "__setattr__", "__delattr__")
-}
+def c_slot(cls: type, name: str) -> int:
+    """The C function behind an attribute slot of a class."""
+    return ctypes.c_size_t.from_address(id(cls) + tuple.__itemsize__ * _C_SLOTS[name]).value
+
+
+def is_generic(cls: type, name: str) -> bool:
+    """Whether the class takes the slot from `object`, or from a class of C that has the very
+    same function in it."""
+    found = class_attribute(cls, name)
+    if found is object.__dict__[name]:
+        return True
+    if type(found) is not WrapperDescriptorType:
+        return False
+    return c_slot(found.__objclass__, name) == c_slot(object, name)
+
+
+for _name in _C_SLOTS:
+    assert c_slot(dict, _name) == c_slot(object, _name) != c_slot(type, _name), _name
 
 
 class SequenceIterator(Value):
@@ -410,7 +421,7 @@ class Protocols:
         """Whether attributes of instances are read or written as `object` does it; guarded."""
         known = self._generic.get((cls, slot))
         if known is None:
-            known = class_attribute(cls, slot) in GENERIC[slot]
+            known = is_generic(cls, slot)
             self._generic[cls, slot] = known
             self.type_lookup(cls, slot)
         return known
