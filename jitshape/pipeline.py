@@ -257,7 +257,7 @@ def compile_recorded(
         run_passes(graph, OPTIMIZE, observers=(_log_pass,))
     if not graph.gradients:
         program = generate(graph, options)
-        return program.run, program
+        return first(program.run, graph), program
     with stage("partition"):
         split = partition(graph)
         contract = contract_of(graph, split)
@@ -271,6 +271,14 @@ def compile_recorded(
     split_has = {p for step in OPTIMIZE for p in step.provides}
     program = generate(split.forward, options)
     return make_autograd_callable(program.run, compile_backward, contract, name), program
+
+
+def first(run: Callable[..., Any], graph: Graph) -> Callable[..., Any]:
+    """`run` without the outputs behind those that the user gets."""
+    count = graph.returned
+    if count is None or count == len(graph.outputs):
+        return run
+    return lambda *inputs: run(*inputs)[:count]
 
 
 def generate(graph: Graph, options: Options) -> Program:
