@@ -73,10 +73,13 @@ class GuardProgram:
 
 
 def assemble(guards: Iterable[Guard], extract: Iterable[Source]) -> GuardProgram:
-    """Order the guards and write the program."""
+    """Order the guards, each kept once, and write the program."""
     from jitshape.frontend.guard_program import Assembler
 
-    return Assembler(tuple(guards), tuple(extract)).finish()
+    kept = GuardSet()
+    for guard in guards:
+        kept.add(guard.source, guard.check, guard.location)
+    return Assembler(tuple(kept), tuple(extract)).finish()
 
 
 def explain(program: GuardProgram, slots: tuple) -> Failure | None:
