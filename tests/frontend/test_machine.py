@@ -10,7 +10,7 @@ from jitshape.frontend.frame import SavedException
 from jitshape.frontend.instructions import decode
 from jitshape.frontend.machine import Machine, trace
 from jitshape.frontend.values.base import Break, Value
-from tests.frontend.tracing import Effects, check
+from tests.frontend.tracing import Effects, check, run_traced
 
 
 def stopper():
@@ -296,3 +296,21 @@ def test_arguments_of_check_are_compared_too():
         return x
 
     assert check(f, [1]) == [1, 1]
+
+
+TOTAL = 1
+
+
+def test_globals_are_written_after_the_trace():
+    def read():
+        return TOTAL
+
+    def f(x):
+        global TOTAL
+        TOTAL += x
+        return TOTAL, read()
+
+    assert run(f, 4)[1].kind == "return"
+    assert TOTAL == 1
+    assert run_traced(f, [4]) == (5, 5)
+    assert TOTAL == 5
