@@ -104,6 +104,12 @@ class Axes:
         return tuple(0 if size == 1 else self(f"{prefix}{d}") for d, size in enumerate(shape))
 
 
+def extents_of(axes: Index, dims: tuple[Size, ...]) -> dict[int, Size]:
+    """The extents of axes, by atom id."""
+    pairs = zip(axes, dims)
+    return {a.symbol.id: size for a, size in pairs if type(a) is IntExpr and a.symbol}
+
+
 # ---- places in a space
 
 

@@ -7,7 +7,7 @@ lets `Max(1, s)` become `s` in addresses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jitshape.ir.graph import Value
 from jitshape.ir.symint import Algebra, Atom, Size
@@ -45,9 +45,14 @@ def _divides(algebra: Algebra, small: Size, large: Size) -> bool:
 
 
 def reshape_index(
-    algebra: Algebra, index: Index, source: Sequence[Size], target: Sequence[Size]
+    algebra: Algebra,
+    index: Index,
+    source: Sequence[Size],
+    target: Sequence[Size],
+    extents: Mapping[int, Size] | None = None,
 ) -> Index:
-    """The index into `target` of the element at `index` of `source`, in row-major order."""
+    """The index into `target` of the element at `index` of `source`, in row-major order.
+    `extents` of axes, by atom id, save divisions:  (i*s + j) // s  -->  i  where j < s."""
     if tuple(source) == tuple(target):
         return index
     if 0 in source or 0 in target:
@@ -62,9 +67,46 @@ def reshape_index(
             linear = linear * source[d] + index[d]
         for position, d in enumerate(reversed(target_dims)):
             last = position == len(target_dims) - 1
-            out[d] = linear if last else algebra.mod(linear, target[d])
-            linear = 0 if last else algebra.floordiv(linear, target[d])
+            rest = linear
+            if not last:
+                linear, rest = _divided(algebra, linear, target[d], extents or {})
+            out[d] = rest
     return tuple(out)
+
+
+def _divided(
+    algebra: Algebra, a: Size, size: Size, extents: Mapping[int, Size]
+) -> tuple[Size, Size]:
+    """Quotient and remainder of an index."""
+    whole: Size = 0
+    rest: Size = 0
+    for monomial, factor in algebra.terms(a):
+        term = algebra._make(((monomial, factor),))
+        quotient = algebra.exact_quotient(term, size)
+        if quotient is None:
+            rest = rest + term
+        else:
+            whole = whole + quotient
+    if _below(algebra, rest, size, extents):
+        return whole, rest
+    return algebra.floordiv(a, size), algebra.mod(a, size)
+
+
+def _below(algebra: Algebra, a: Size, size: Size, extents: Mapping[int, Size]) -> bool:
+    """Whether 0 <= a < size wherever the axes are in their ranges."""
+    if type(a) is int:
+        return _less(algebra, a, size) and a >= 0
+    ids = {id for monomial, _ in algebra.terms(a) for id in monomial}
+    if any(k < 0 for _, k in algebra.terms(a)) or not ids & extents.keys():
+        return False
+    if any(algebra.atoms[id].args is not None for id in ids):
+        return False
+    last = {id: extents[id] - 1 for id in ids if id in extents}
+    return _less(algebra, algebra.substitute(a, last), size)
+
+
+def _less(algebra: Algebra, a: Size, b: Size) -> bool:
+    return algebra.static("lt", a, b) is True
 
 
 def broadcast_index(index: Index, shape: Sequence[Size]) -> Index:

@@ -14,7 +14,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jitshape.backend.builder import Builder, compute_dtype
-from jitshape.backend.fusion import Axes, Group, Space, Unit, is_row, own_index, value_index
+from jitshape.backend.fusion import (
+    Axes,
+    Group,
+    Space,
+    Unit,
+    extents_of,
+    is_row,
+    own_index,
+    value_index,
+)
 from jitshape.backend.indexing import Index, address, coefficient, tensor_type
 from jitshape.backend.loops import (
     Accumulator,
@@ -73,7 +82,8 @@ class _KernelBuilder:
         self.stored = stored
         self.units = {unit.value: unit for unit in group.units}
         self.b = Builder(algebra)
-        self.low = Lowering(self.b, self.leaf)
+        self.extents: dict[int, Size] = {}
+        self.low = Lowering(self.b, self.leaf, self.extents)
         self.buffers: dict[Value, Buffer] = {}
         self.written = {unit.value for unit in stored}
         self.finished: dict[Value, Scalar] = {}
@@ -274,6 +284,7 @@ class _KernelBuilder:
         body: list[Statement] = []
         for phase in range(phases):
             self.phase = phase
+            self.extents.update(extents_of(self.index(phase), self.space.dims))
             body += self._row_stores(phase)
             body += self._phase_loops(phase, gone)
         index = self.index(0)

@@ -9,7 +9,7 @@ the result of the read would be unused (masks travel down to the loads).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from jitshape.backend.movement import MOVEMENT
 from jitshape.errors import InternalError
 from jitshape.ir.graph import Node, Value, map_leaves
 from jitshape.ir.ops.registry import OPS
-from jitshape.ir.symint import Algebra, IntExpr
+from jitshape.ir.symint import Algebra, IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType
 
 Leaf = Callable[[Value, Index, Scalar | None], Scalar | None]
@@ -101,7 +101,7 @@ def can_inline(value: Value) -> bool:
     if kind == "index":
         return OPS[node.op].has("source")
     if kind == "factory":
-        return block is not None and (block.has("at") or block.uninitialised)
+        return block is not None and (block.has("at") or bool(block.uninitialised))
     return kind == "pointwise"
 
 
@@ -116,8 +116,8 @@ def _masks(node: Node) -> bool:
 class Lowering:
     """Expands values into scalars for one kernel."""
 
-    def __init__(self, builder: Builder, leaf: Leaf) -> None:
-        self.b, self.leaf = builder, leaf
+    def __init__(self, builder: Builder, leaf: Leaf, extents: Mapping[int, Size]) -> None:
+        self.b, self.leaf, self.extents = builder, leaf, extents
         self.algebra: Algebra = builder.algebra
         self._memo: dict[tuple[Value, Index, Scalar | None], Scalar] = {}
         self._arguments: dict[Value, int] = {}
@@ -175,7 +175,7 @@ class Lowering:
         source = view_source(node)
         if node.op in RESHAPES:
             shape = node.outs[0].type.shape
-            inner = reshape_index(self.algebra, index, shape, source.type.shape)
+            inner = reshape_index(self.algebra, index, shape, source.type.shape, self.extents)
         else:
             inner = OPS[node.op].index(self.b, index, *node.args, **node.kwargs)
         return self.element(source, tuple(inner), mask)

@@ -25,6 +25,7 @@ from jitshape.backend.fusion import (
     Unit,
     blocker,
     counts_positions,
+    extents_of,
     unify,
 )
 from jitshape.backend.indexing import Index, divides, reshape_index, same_count
@@ -174,8 +175,8 @@ class _Scheduler:
         assert node is not None
         builder = Builder(self.algebra)
         recorder = _Recorder(self, builder)
-        low = Lowering(builder, recorder.leaf)
         axes = self.axes.of("p", space.dims)
+        low = Lowering(builder, recorder.leaf, extents_of(axes, space.dims))
         if space.reduces:
             element = low.element(node.args[0], operand_index(self.algebra, node, space, axes))
             OPS[node.op].prepare(builder, element, *node.args[1:], **node.kwargs)
