@@ -32,7 +32,7 @@ def replaces(*functions: Any, methods: Sequence[str] = ()) -> Callable[[Callable
     def register(function: Callable) -> Callable:
         def replacement(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
-            return functions[0](*args, **kwargs) if result is NotImplemented else result
+            return functions[-1](*args, **kwargs) if result is NotImplemented else result
 
         replacement.__name__ = function.__name__
         for target in functions:
@@ -160,6 +160,18 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     rows = _reshaped(x, env, (numel(shape[:-1]), shape[-1]))
     product = torch.mm(rows, weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
     return product.view(_torch(env, (*shape[:-1], wide[0])))
+
+
+@replaces(torch.dropout, torch.nn.functional.dropout)
+def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Drawn as eager draws, without asking whether there are elements at all."""
+    if not _symbolic(x) or inplace or not training or not 0 < p < 1:
+        return NotImplemented
+    if x.device.type != "cpu":
+        return torch.native_dropout(x, p, True)[0]
+    with torch.no_grad():
+        noise = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
+    return x * noise
 
 
 # ---- attention

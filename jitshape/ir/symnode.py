@@ -272,7 +272,12 @@ class BoolNode(SymNode):
             a, b = (_without_max(side) for side in cond.args)
             if a is b:
                 return cond.op == "eq"
-        return self.env.guard_or(cond, default)
+        answers = self.env.algebra.memo  # either answer stays right once it was given
+        key = (cond, default)
+        known = answers.get(key)
+        if known is None:
+            known = answers[key] = self.env.guard_or(cond, default)
+        return known
 
     def statically_known_true(self, file: str, line: int) -> bool:
         return self.env.static(self.expr) is True
@@ -387,16 +392,27 @@ def _as_size(a: Size | Real) -> Size | Real:
 def _dense(env: ShapeEnv, sizes: Sequence, strides: Sequence, order: Sequence[int]) -> SymNode:
     """Whether dimensions in `order`, innermost first, follow each other without gaps.  Strides
     of size-1 dimensions do not matter, nor any if the tensor is empty."""
+    shape, steps = tuple(n.expr for n in sizes), tuple(n.expr for n in strides)
+    memo = env.algebra.memo
+    key = ("dense", shape, steps, tuple(order))
+    if key not in memo:
+        memo[key] = _is_dense(env, shape, steps, order)
+    return BoolNode(env, memo[key])
+
+
+def _is_dense(
+    env: ShapeEnv, sizes: Sequence[Size], strides: Sequence[Size], order: Sequence[int]
+) -> Bool:
     steps: list[Bool] = []
     step: Size = 1
     for d in order:
-        size, stride = sizes[d].expr, strides[d].expr
+        size, stride = sizes[d], strides[d]
         fits = _fits(env, stride, step, size)
         steps.append(fits if fits is True else any_of((fits, compare("eq", size, 1))))
         step = step * size
-    empty = [compare("eq", node.expr, 0) for node in sizes]
     dense = all_of(steps)
-    return BoolNode(env, dense if dense is True else any_of((dense, *empty)))
+    empty = [] if dense is True else [compare("eq", size, 0) for size in sizes]
+    return dense if dense is True else any_of((dense, *empty))
 
 
 def _fits(env: ShapeEnv, stride: Size, step: Size, size: Size) -> Bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import collections
 import gc
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -283,7 +284,7 @@ _HANDLERS: dict[Any, Handler] = {}
 def _resolve(func: Any) -> Handler:
     definition = OPS.get(str(func))
     if definition is not None:
-        return _written if definition.mutates else _block
+        return partial(_written if definition.mutates else _block, definition)
     if _is_composite(func):
         return _decomposed
     if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
@@ -308,12 +309,12 @@ def intercept(*ops: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-def _block(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _block(definition: OpDef, trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     values = [trace.unwrap(a) for a in args]
     if kwargs:
         kwargs = {key: trace.unwrap(a) for key, a in kwargs.items()}
     try:
-        out = trace.call(OPS[str(func)], values, kwargs)
+        out = trace.call(definition, values, kwargs)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise eager_error(trace.env, func, values, kwargs, error) from None
     if type(out) is Value:
@@ -321,7 +322,9 @@ def _block(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return [None if v is None else make_symbolic(v, trace.env) for v in out]
 
 
-def _written(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _written(
+    definition: OpDef, trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]
+) -> Any:
     """An in-place op: the same tensor, with its new content."""
     target = args[0]
     if type(target) is not SymbolicTensor:
@@ -329,7 +332,7 @@ def _written(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> An
     values = [trace.unwrap(a) for a in args]
     kwargs = {key: trace.unwrap(a) for key, a in kwargs.items()}
     try:
-        target.value = trace.call(OPS[str(func)], values, kwargs)
+        target.value = trace.call(definition, values, kwargs)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise eager_error(trace.env, func, values, kwargs, error) from None
     return args[0]
@@ -409,8 +412,8 @@ def _fresh_constant(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]
         row = {"dtype": x.dtype, "device": x.device}
         with torch.utils._python_dispatch._disable_current_modes():
             number = x.item()
-        return _block(trace, aten.scalar_tensor.default, (number,), row)
-    return _block(trace, aten.clone.default, (trace.constant(x),), {})
+        return trace.__torch_dispatch__(aten.scalar_tensor.default, (), (number,), row)
+    return trace.__torch_dispatch__(aten.clone.default, (), (trace.constant(x),))
 
 
 @intercept(aten._local_scalar_dense.default)

@@ -274,8 +274,7 @@ class Unsqueeze:
         return [((torch.randn(2, 3), d), {}) for d in (0, 1, -1)]
 
 
-@view("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
-class Squeeze:
+class _Squeeze:
     """Whether a dimension has size 1 decides the rank of the result: a guard."""
 
     def type(env, x, dims=None):
@@ -299,9 +298,23 @@ class Squeeze:
             source.append(0 if one else left.pop(0))
         return tuple(source)
 
+
+@view("aten.squeeze.default")
+class Squeeze(_Squeeze):
     def samples():
-        x = torch.randn(1, 3, 1, 4)
-        return [((x,), {})]
+        return [((torch.randn(1, 3, 1, 4),), {})]
+
+
+@view("aten.squeeze.dim")
+class SqueezeDim(_Squeeze):
+    def samples():
+        return [((torch.randn(1, 3, 1, 4), d), {}) for d in (0, 1, -2)]
+
+
+@view("aten.squeeze.dims")
+class SqueezeDims(_Squeeze):
+    def samples():
+        return [((torch.randn(1, 3, 1, 4), [0, 2]), {}), ((torch.randn(1, 3), [0, 1]), {})]
 
 
 def _named_dims(rank: int, dims: Any) -> set[int]:

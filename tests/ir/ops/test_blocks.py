@@ -1,5 +1,7 @@
 """Every block with samples: its type rule against eager, with static and with symbolic sizes."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -87,6 +89,23 @@ def schema_of(name):
     if name.startswith("jitshape."):
         return None
     return OPS[name].torch_op._schema.arguments
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in SAMPLED if OPS[n].family == "view" and OPS[n].has("index")]
+)
+def test_index_map(name):
+    """The element at each index of a view is that of the source at the mapped index."""
+    definition = OPS[name]
+    for args, kwargs in definition.samples():
+        x = args[0]
+        ((value, *rest), _) = as_values(ShapeEnv(), (tuple(args), {}), False)
+        real = runner(name)(*args, **kwargs)
+        if definition.has("canonical"):
+            (value, *rest), _ = definition.canonical(ShapeEnv(), value, *rest)
+        for index in itertools.product(*map(range, real.shape)):
+            source = definition.index(None, index, value, *rest)
+            assert real[index] == x[tuple(source)], (name, index, source)
 
 
 def test_no_block_shadows_a_composite():
