@@ -195,7 +195,7 @@ class Trace(TorchDispatchMode):
         rows = (types,) if single else types
         outs = self.record(definition.name, args, kwargs, rows, shared)
         if family == "random" or (family == "inplace" and _draws(definition)):
-            outs[0].node.token = self._tokens
+            self.graph.nodes[-1].token = self._tokens
             self._tokens += 1
         if single:
             return outs[0]
@@ -273,7 +273,7 @@ class _Identity(torch.autograd.Function):
 
 def _draws(definition: OpDef) -> bool:
     """Whether an in-place op fills its argument with random numbers."""
-    return OPS[definition.functional].family == "random"
+    return OPS[definition.block.functional].family == "random"  # type: ignore[attr-defined]
 
 
 # ---- how ops are resolved
