@@ -24,6 +24,7 @@ from jitshape.frontend.sources import Number, Source
 from jitshape.frontend.torchside.numbers import SymbolicInt
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.values.base import Break, Value
+from jitshape.ir.composites import REPLACED
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symint import IntExpr, Size, any_of, compare, sym_max
@@ -64,7 +65,7 @@ class Tracer:
     def run(self, function: Callable, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call torch with the recording mode on."""
         with self.trace:
-            return function(*args, **kwargs)
+            return REPLACED.get(function, function)(*args, **kwargs)
 
     def close(self) -> None:
         """Let go of every symbolic tensor; the graph stays."""
