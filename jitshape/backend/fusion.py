@@ -179,8 +179,7 @@ def _refine(algebra: Algebra, a: Space, b: Space) -> Space | str:
         if len(mine) >= len(theirs):
             pieces = [(a.dims[d], a.reduced[d]) for d in mine]
         else:
-            gone = a.reduced[mine[0]]
-            pieces = [(b.dims[d], gone) for d in theirs]
+            pieces = [(b.dims[d], True in flags) for d in theirs]
         dims += [size for size, _ in pieces]
         reduced += [flag for _, flag in pieces]
     if a.reduces and not any(reduced):

@@ -332,7 +332,7 @@ class _KernelBuilder:
         return [loop]
 
     def _accumulator(self, unit: Unit, phase: int) -> Accumulator:
-        node, block = unit.node, OPS[unit.node.op]
+        node, block = unit.node, OPS[unit.node.op].block
         own = own_index(self.algebra, self.space, self.index(phase), unit)
         at = tuple(self.algebra.substitute(axis, own) for axis in unit.axes)
         operand = operand_index(self.algebra, node, unit.space, at)

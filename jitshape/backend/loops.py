@@ -16,6 +16,8 @@ Meaning
 - A loop's accumulators combine after the statements of its body.  Over an empty axis they are the
   neutral element: 0, 1, -inf or the smallest integer (max), inf or the largest (min), False
   (any), True (all), position 0 (argmax, argmin).
+- Grid points are independent, and so are the steps of an outermost vector loop without
+  accumulators: a target divides either among threads or programs.
 - Statements run in order; a store is visible to later statements of the same grid point.  A load
   from a buffer the kernel stores to is repeated after such a store.
 - Arithmetic operands have the dtype of the Apply, those of a comparison one common dtype, and a
