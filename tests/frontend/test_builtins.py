@@ -1,6 +1,6 @@
 """Functions of builtins and itertools; every TypeError has CPython's text."""
 
-# ruff: noqa: UP031, UP032, RUF005, F841, B904  (the programs under test)
+# ruff: noqa: UP031  (the programs under test)
 from __future__ import annotations
 
 import functools

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextvars
 import functools
+import re
+import threading
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import is_none, models
@@ -60,13 +64,14 @@ def object_init_subclass(m: Machine, /, *args: Value) -> None:
     return None
 
 
+MODULES = (builtins, types, collections, functools, contextvars, threading, re, weakref)
 OWN_ACCESS = (type, super, types.ModuleType, types.MethodType)
 
 
 def generic(name: str) -> list[Any]:
     """`__getattribute__` and so on of `object` and of the classes of C that fill the slot with
     the same function."""
-    named = {**vars(builtins), **vars(types), **vars(collections), **vars(functools)}
+    named = {k: v for module in MODULES for k, v in vars(module).items()}
     made = (iter([]), iter(()), iter({}), (x for x in ()), {}.keys(), {}.values(), {}.items())
     classes = [c for c in named.values() if isinstance(c, type)] + [type(x) for x in made]
     return [

@@ -1,6 +1,6 @@
 """Constants: operators, text, folding of pure functions."""
 
-# ruff: noqa: UP031, UP032, RUF005, F841, B904  (the programs under test)
+# ruff: noqa: UP031, UP032  (the programs under test)
 from __future__ import annotations
 
 import math

@@ -1,6 +1,6 @@
 """Lists, tuples, dicts, sets and their subclasses: contents, order, aliasing, errors."""
 
-# ruff: noqa: UP031, UP032, RUF005, F841, B904  (the programs under test)
+# ruff: noqa: RUF005  (the programs under test)
 from __future__ import annotations
 
 import collections

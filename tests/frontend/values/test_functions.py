@@ -1,6 +1,6 @@
 """Functions, closures, partials, generators, decorators, argument binding."""
 
-# ruff: noqa: UP031, UP032, RUF005, F841, B904  (the programs under test)
+# ruff: noqa: F841  (the programs under test)
 from __future__ import annotations
 
 import functools

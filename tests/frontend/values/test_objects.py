@@ -1,6 +1,6 @@
 """Instances, properties, slots, super, enums, with, exceptions."""
 
-# ruff: noqa: UP031, UP032, RUF005, F841, B904  (the programs under test)
+# ruff: noqa: F841, B904  (the programs under test)
 from __future__ import annotations
 
 import contextlib
