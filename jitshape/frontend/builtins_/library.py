@@ -9,14 +9,15 @@ import operator
 import os
 import sys
 import time
+import types
 import typing
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_none, models, pure
 from jitshape.frontend.values.base import Break, Value
-from jitshape.frontend.values.constants import ConstantValue
+from jitshape.frontend.values.constants import ConstantValue, fold
 from jitshape.frontend.values.dicts import DictValue
-from jitshape.frontend.values.functions import CallableValue
+from jitshape.frontend.values.functions import BoundMethodValue, CallableValue
 from jitshape.frontend.values.sequences import ListValue, TupleValue
 from jitshape.frontend.values.sets import SetValue
 
@@ -179,7 +180,27 @@ def recursion_limit(m: Machine) -> Value:
     return ConstantValue(sys.getrecursionlimit())
 
 
-pure(inspect.signature, inspect.isfunction, inspect.ismethod, inspect.isclass)
+@models(inspect.signature)
+def signature(m: Machine, obj: Value, **options: Value) -> Value:
+    """Of a callable that exists: functions are pinned, so that it cannot differ."""
+    real = signed(obj)
+    if real is None or not all(v.is_constant() for v in options.values()):
+        raise Break("signature", "inspect.signature of a function made while tracing")
+    return fold(m, inspect.signature, real, **{k: v.constant() for k, v in options.items()})
+
+
+def signed(value: Value) -> Any:
+    """A real object with the same signature, or None."""
+    if isinstance(value, BoundMethodValue):
+        function = signed(value.function)
+        return None if function is None else types.MethodType(function, None.__class__)
+    return value.constant() if value.is_constant() else None
+
+
+for _function in (inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.isbuiltin):
+    _kinds = {"isfunction": types.FunctionType, "ismethod": types.MethodType, "isclass": type}
+    _kind = _kinds.get(_function.__name__, types.BuiltinFunctionType)
+    models(_function)(lambda m, object, /, kind=_kind: m.const(issubclass(object.python_type(), kind)))
 pure(os.path.join, os.path.basename, os.path.dirname, os.path.splitext, os.fspath)
 breaks("input_output", "read the clock outside", time.time, time.perf_counter, time.monotonic)
 breaks("input_output", "do it outside the compiled function", time.sleep, os.getpid, os.getcwd)

@@ -12,7 +12,9 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import jitshape.frontend.builtins_.containers  # noqa: F401  (the handlers of dict methods)
 from jitshape.frontend.builtins_.registry import is_none, models
+from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Break, Value, wraps
 from jitshape.frontend.values.classes import (
     GETTERS,
@@ -21,10 +23,14 @@ from jitshape.frontend.values.classes import (
     ClassValue,
     StaticMethodValue,
 )
-from jitshape.frontend.values.functions import BoundMethodValue, FunctionValue
+from jitshape.frontend.values.dicts import DictValue
+from jitshape.frontend.values.functions import HANDLERS, BoundMethodValue, FunctionValue
+from jitshape.frontend.values.iterators import DictIterator
 from jitshape.frontend.values.objects import ObjectValue, is_plain_layout
+from jitshape.frontend.values.storage import guard_identity
 
 if TYPE_CHECKING:
+    from jitshape.frontend.emit import Emitter
     from jitshape.frontend.machine import Machine
 
 
@@ -196,7 +202,7 @@ def _set_class(m: Machine, value: Value, cls: Value) -> None:
 
 
 def _class_dict(m: Machine, value: Value) -> Value:
-    return m.wrap(value.constant().__dict__, None)
+    raise Break("class_dict", "the __dict__ of a class is read")
 
 
 GETTERS[object.__dict__["__class__"]] = lambda m, value: value.type_value(m)
@@ -204,7 +210,40 @@ SETTERS[object.__dict__["__class__"]] = _set_class
 GETTERS[type.__dict__["__dict__"]] = _class_dict
 
 
+class ProxyValue(DictValue):
+    """A `mappingproxy`: a dict that is only read."""
+
+    builtin = types.MappingProxyType
+
+    def inherits_store(self) -> bool:
+        return False
+
+    def setitem(self, m: Machine, key: Value, value: Value) -> None:
+        m.throw(TypeError, "'mappingproxy' object does not support item assignment")
+
+    def delitem(self, m: Machine, key: Value) -> None:
+        m.throw(TypeError, "'mappingproxy' object does not support item deletion")
+
+    def iterate(self, m: Machine) -> Value:
+        return DictIterator(self, "keys")
+
+    def reconstruct(self, e: Emitter) -> None:
+        raise Break("reconstruct", "a mappingproxy cannot leave the compiled code")
+
+
 @wraps(types.MappingProxyType)
-def wrap_proxy(m: Machine, real: types.MappingProxyType, source: Any) -> Value:
-    """A view of a class's attributes: read one by one through the class, or not at all."""
-    raise Break("class_dict", "the __dict__ of a class is read")
+def wrap_proxy(m: Machine, real: types.MappingProxyType, source: Source | None) -> Value:
+    """Pinned; the dict behind it is read through it, and no source names that."""
+    held = guard_identity(m, real, source)
+    return ProxyValue(types.MappingProxyType, dict(real), Held(dict(real), held.text))
+
+
+def _register_proxy() -> None:
+    proxy = types.MappingProxyType
+    for name in ("keys", "values", "items", "get", "__getitem__", "__contains__", "__len__"):
+        HANDLERS[getattr(proxy, name)] = HANDLERS[getattr(dict, name)]
+    HANDLERS[proxy.__iter__] = HANDLERS[dict.__iter__]
+    HANDLERS[proxy.copy] = HANDLERS[dict.copy]
+
+
+_register_proxy()

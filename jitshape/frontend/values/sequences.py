@@ -128,8 +128,11 @@ class SequenceValue(Storage):
         return type(self)(self.items * m.as_int(other))
 
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
-        if not self.inherits("__add__", "__mul__", "__rmul__") or hasattr(self.cls, "__radd__"):
+        if not self.inherits("__add__", "__radd__", "__mul__", "__rmul__"):
             return m.default_binary(self, op, other, reflected)
+        if op == "+" and reflected and hasattr(self.cls, "__radd__"):
+            mine = isinstance(other, SequenceValue) and other.builtin is self.builtin
+            return type(self)(other.items + self.items) if mine else NotImplemented
         if op == "*":
             result = self.repeat(m, other)
             if result is NotImplemented and not hasattr(other.python_type(), "__rmul__"):
