@@ -197,10 +197,18 @@ def signed(value: Value) -> Any:
     return value.constant() if value.is_constant() else None
 
 
-for _function in (inspect.isfunction, inspect.ismethod, inspect.isclass, inspect.isbuiltin):
-    _kinds = {"isfunction": types.FunctionType, "ismethod": types.MethodType, "isclass": type}
-    _kind = _kinds.get(_function.__name__, types.BuiltinFunctionType)
-    models(_function)(lambda m, object, /, kind=_kind: m.const(issubclass(object.python_type(), kind)))
+def _register_kinds() -> None:
+    kinds = {
+        inspect.isfunction: types.FunctionType,
+        inspect.ismethod: types.MethodType,
+        inspect.isclass: type,
+        inspect.isbuiltin: types.BuiltinFunctionType,
+    }
+    for function, kind in kinds.items():
+        models(function)(lambda m, x, /, kind=kind: m.const(issubclass(x.python_type(), kind)))
+
+
+_register_kinds()
 pure(os.path.join, os.path.basename, os.path.dirname, os.path.splitext, os.fspath)
 breaks("input_output", "read the clock outside", time.time, time.perf_counter, time.monotonic)
 breaks("input_output", "do it outside the compiled function", time.sleep, os.getpid, os.getcwd)

@@ -3,7 +3,9 @@
 # ruff: noqa: F841  (the programs under test)
 from __future__ import annotations
 
+import contextvars
 import functools
+import inspect
 
 import pytest
 
@@ -115,6 +117,32 @@ def star(l):
         return a, k
 
     return f(*l, 3, **{"x": 1}), f(**dict(y=2)), [*l, *l], (*l,), {*l}, max(*l), print
+
+
+class Signed:
+    def method(self, a, b=2, *c, d, **e):
+        pass
+
+
+@case(Signed())
+def signatures(x):
+    of_function = inspect.signature(outer).parameters
+    bound = inspect.signature(x.method).parameters
+    kinds = [(k, p.kind.name, p.default is inspect.Parameter.empty) for k, p in bound.items()]
+    return list(of_function), kinds, len(bound), "a" in bound, bound["a"].name
+
+
+VARIABLE = contextvars.ContextVar("variable", default=None)
+
+
+@case(3)
+def context_variables(x):
+    first = VARIABLE.get()
+    token = VARIABLE.set([x])
+    VARIABLE.get().append(x)
+    inside = VARIABLE.get()
+    VARIABLE.reset(token)
+    return first, inside, VARIABLE.get()
 
 
 @pytest.mark.parametrize(("function", "args"), CASES)
