@@ -254,3 +254,18 @@ def test_type_of_a_static_graph(env):
     graph = build(env, [TensorType((2, 3), (3, 1), torch.float32)], lambda g, x: softmax(g, x))
     program = check(graph, [(torch.randn(2, 3),)])
     assert "shape" not in program.source
+
+
+def test_numbers_and_sizes_passed_at_run_time(env, bs):
+    from jitshape.backend.compile import compile_graph
+    from jitshape.ir.types import ScalarType
+
+    b, s = bs
+    k = env.int_symbol(5, name="k")
+    types = [tensor(b, s), ScalarType(torch.float64)]
+    graph = build(env, types, lambda g, x, a: call(g, "add.Tensor", call(g, "mul.Tensor", x, a), k))
+    graph.symbols = [k]
+    x = torch.randn(2, 3)
+    for target in ("interpret", "cpu"):
+        program = compile_graph(graph, backend=target)
+        torch.testing.assert_close(program(x, 2.5, 7)[0], x * 2.5 + 7)
