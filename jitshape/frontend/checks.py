@@ -8,6 +8,7 @@ is the guard as the user reads it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -231,6 +232,10 @@ class Holds(Check):
     def text(self, source: Source) -> str:
         names = {name: str(number) for name, number in self.symbols}
         return self.condition.print(lambda atom: names[atom.name])
+
+
+# Name of ambient state -> reader without arguments.
+AMBIENT: dict[str, Callable[[], Any]] = {}
 
 
 @dataclass(frozen=True)

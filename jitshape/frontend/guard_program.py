@@ -16,11 +16,11 @@ from typing import Any
 from jitshape.frontend import checks as C
 from jitshape.frontend import sources as S
 from jitshape.frontend._evalframe import FIELDS, OPS, Program
+from jitshape.frontend.checks import AMBIENT
 from jitshape.frontend.guards import Guard, GuardProgram
 from jitshape.frontend.sources import Source
 from jitshape.ir.symint import BoolExpr, IntExpr, Size
 
-AMBIENT: dict[str, Callable[[], Any]] = {}  # name of ambient state -> reader without arguments
 FAST_AMBIENT: dict[str, Callable[[Any], tuple[str, int, Any]]] = {}  # -> (op, number, object)
 
 # Of several checks of one source the cheap and discriminating come first.

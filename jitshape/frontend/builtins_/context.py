@@ -6,12 +6,11 @@ asks for the very object), what the program set since, and at the end one `set` 
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
+from contextvars import Context, ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import models
-from jitshape.frontend.checks import Ambient
-from jitshape.frontend.guard_program import AMBIENT
+from jitshape.frontend.checks import AMBIENT, Ambient
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Break, Value, wraps
 from jitshape.frontend.values.functions import CallableValue
@@ -87,7 +86,11 @@ def wrap_context_variable(m: Machine, real: ContextVar, source: Source | None) -
 def get(m: Machine, self: Any, default: Value | None = None, /) -> Value:
     value = self.read(m) or default
     if value is None:
-        m.throw(LookupError, self)
+        try:
+            real = Context().run(self.object.get)  # the default it was made with
+        except LookupError:
+            m.throw(LookupError, self)
+        value = m.wrap(real, Held(real, self.object.name))
     return value
 
 
