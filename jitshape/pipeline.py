@@ -31,12 +31,14 @@ from jitshape.backend.autograd import contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph
 from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
 from jitshape.frontend import _evalframe, calibrate, dynamic
+from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
 from jitshape.frontend.emit import listing
 from jitshape.frontend.guards import GuardProgram, assemble, explain
 from jitshape.frontend.leave import leave
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.tensors import TensorValue
+from jitshape.frontend.values.base import Break
 from jitshape.ir.graph import Graph
 from jitshape.ir.passes import run_passes
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
@@ -47,7 +49,7 @@ from jitshape.ir.symint import Atom, IntExpr
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.explaining import compile_record, recompile_failures
-from jitshape.observe.records import FallbackRecord, record
+from jitshape.observe.records import BreakRecord, FallbackRecord, record
 from jitshape.options import Options, environment
 
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
@@ -66,6 +68,7 @@ class Compiler:
         self.programs: list[GuardProgram] = []
         self.warned = False
         self.dispatcher = _evalframe.Dispatcher(function, self.miss)
+        self.continuations = Continuations(lambda resume: Compiler(resume, options).dispatcher)
         _compilers.add(self)
 
     def forget(self) -> None:
@@ -116,7 +119,9 @@ class Compiler:
             )
         start = time.thread_time()
         try:
-            made = compile_call(self.function, slots, self.options)
+            made = compile_call(self.function, slots, self.options, self.continuations)
+        except Native as native:
+            return functools.partial(self.natively, slots, native.reason, native.fallback)
         except GraphBreak:
             raise
         except JitshapeError as error:
@@ -169,13 +174,28 @@ class Made:
 # ---- one compile, stage by stage
 
 
-def compile_call(function: types.FunctionType, slots: tuple[Any, ...], options: Options) -> Made:
+class Native(Exception):
+    """This call runs as plain Python: it raises (so that the traceback is the user's), or no
+    code can leave the trace."""
+
+    def __init__(self, reason: str, fallback: bool) -> None:
+        super().__init__(reason)
+        self.reason, self.fallback = reason, fallback
+
+
+def compile_call(
+    function: types.FunctionType,
+    slots: tuple[Any, ...],
+    options: Options,
+    continuations: Continuations,
+) -> Made:
     """From one call to an entry."""
     with stage("capture"):
         captured = capture(function, slots, options)
     try:
+        _check_outcome(captured, options)
         with stage("leave"):
-            exit_ = leave(captured)
+            exit_ = leave(captured, continuations)
         text, run, inputs, compiled = "", None, (), None
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
         if exit_.keys or captured.tracer.trace.graph.nodes:
@@ -193,6 +213,37 @@ def compile_call(function: types.FunctionType, slots: tuple[Any, ...], options: 
     counters.count("guards", len(program.guards))
     _log_entry(captured, program, entry)
     return Made(program, entry, captured, shown, text, compiled)
+
+
+def _check_outcome(captured: Capture, options: Options) -> None:
+    """Tell a break; send what cannot be compiled to plain Python."""
+    outcome = captured.outcome
+    if outcome.kind == "raise":
+        counters.count_frame("raises")
+        raise Native("the function raises", fallback=False)
+    if outcome.kind == "return":
+        counters.count_frame()
+        return
+    cause = outcome.cause
+    assert cause is not None
+    where = str(outcome.location or "")
+    if options.fullgraph:
+        raise GraphBreak(
+            f"{cause.kind}: the graph of {captured.function.__qualname__} ends",
+            where=where,
+            because=cause.reason,
+            avoid=cause.remedy or "compile without fullgraph=True",
+        )
+    row = BreakRecord(
+        captured.function.__qualname__, where, cause.kind, cause.reason, cause.remedy
+    )
+    logs.log("graph_breaks", f"{where}: {cause.kind}: {cause.reason}  {cause.remedy}".rstrip())
+    if not outcome.frames:
+        raise Native(f"{cause.kind}: {cause.reason}", fallback=True)
+    counters.count_frame()
+    counters.count("graph_breaks")
+    counters.count_in("break_reasons", f"{cause.kind}: {cause.reason}")
+    record(row)
 
 
 def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
@@ -310,6 +361,8 @@ def stage(name: str) -> Iterator[None]:
             yield
         except (JitshapeError, RecursionError, KeyboardInterrupt, MemoryError):
             raise
+        except Break as stop:
+            raise Native(f"{stop.kind}: {stop.reason}", fallback=True) from stop
         except Exception as error:
             raise InternalError(name, error) from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jitshape.frontend.breaks import Continuations, build_break
 from jitshape.frontend.emit import Emitter
 from jitshape.frontend.torchside.natives import AMBIENT_SETTERS
 from jitshape.frontend.torchside.tensors import TensorValue
@@ -26,15 +27,18 @@ class Exit:
     keys: tuple[TensorValue | Size | Any, ...]
 
 
-def leave(capture: Capture) -> Exit:
-    """Code for a trace that returned."""
+def leave(capture: Capture, continuations: Continuations) -> Exit:
+    """Code for a trace that returned, or that ended at a break."""
     outcome = capture.outcome
-    assert outcome.kind == "return" and outcome.value is not None, outcome.cause
     e = Emitter(capture.function.__code__)
     capture.effects.replay(e)
     set_ambient(e, capture)
-    e.value(outcome.value)
-    e.op("RETURN_VALUE")
+    if outcome.kind == "break":
+        build_break(outcome.frames, e, continuations)
+    else:
+        assert outcome.kind == "return" and outcome.value is not None, outcome
+        e.value(outcome.value)
+        e.op("RETURN_VALUE")
     return Exit(e, tuple(e.outputs))
 
 

@@ -12,47 +12,34 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitshape.frontend.checks import Ambient
-from jitshape.frontend.sources import Held
+from jitshape.frontend.guard_program import AMBIENT
 from jitshape.frontend.torchside.natives import AMBIENT_READS, AMBIENT_WRITES
 from jitshape.frontend.values.base import Value
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
 
-READERS: dict[str, Callable[[], Any]] = {
-    "grad_mode": torch.is_grad_enabled,
-    "inference_mode": torch.is_inference_mode_enabled,
-    "default_dtype": torch.get_default_dtype,
-    "autocast": lambda: (
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_enabled("cuda"),
-        torch.get_autocast_dtype("cuda"),
-    ),
-    "deterministic": torch.are_deterministic_algorithms_enabled,
-}
-
 # What every graph depends on, whether or not the program asks.
-ALWAYS = ("grad_mode", "inference_mode", "default_dtype", "autocast")
-
-STATE = Held(torch, "torch")
+ALWAYS = ("grad_mode", "inference_mode", "default_dtype", "dispatch_keys", "function_modes")
 
 
 class AmbientState:
     """One per trace."""
 
     def __init__(self) -> None:
-        self.seen = {name: READERS[name]() for name in ALWAYS}
+        self.seen = {name: AMBIENT[name]() for name in ALWAYS}
 
     def guard(self, m: Machine, name: str) -> None:
         """What the program found before it changed anything must be found again."""
         if name not in self.seen:
-            self.seen[name] = READERS[name]()
-        m.guard(STATE, Ambient(name, self.seen[name]))
+            self.seen[name] = AMBIENT[name]()
+        m.guard(None, Ambient(name, self.seen[name]))
 
     def guard_always(self, m: Machine) -> None:
         for name in ALWAYS:
             self.guard(m, name)
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            self.guard(m, "autocast")
 
     def call(self, m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A call of a tabled function."""
@@ -64,5 +51,5 @@ class AmbientState:
 
     def changes(self) -> dict[str, Any]:
         """State that differs from what the program found: written again by the compiled code."""
-        now = {name: READERS[name]() for name in self.seen}
+        now = {name: AMBIENT[name]() for name in self.seen}
         return {name: value for name, value in now.items() if value != self.seen[name]}

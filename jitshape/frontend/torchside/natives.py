@@ -2,15 +2,19 @@
 
 In: a real callable.  Out: `policy(fn)`: "native" (runs on symbolic arguments; reads nothing but
 its arguments and tabled ambient state), "ambient" (reads or writes state this module tables),
+"answer" (its result is tabled),
 "break" (must run outside the graph), or None (not torch's: the machine inlines it).
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Hashable
 from typing import Any
 
 import torch
+
+import jitshape.api
 
 # Python functions of torch that only arrange calls of the dispatcher.  Whole modules, less
 # what INLINE and BREAKS name.
@@ -49,6 +53,18 @@ AMBIENT_READS: dict[Any, str] = {
 # the trace, and written again by the compiled code.
 AMBIENT_WRITES: dict[Any, str] = {
     torch._C._set_grad_enabled: "grad_mode",
+}
+
+# What a program that asks is told while it is traced.
+ANSWERS: dict[Any, Any] = {
+    torch.compiler.is_compiling: True,
+    torch.compiler.is_exporting: False,
+    torch.jit.is_tracing: False,
+    torch.jit.is_scripting: False,
+    torch._jit_internal.is_scripting: False,
+    torch._C._get_tracing_state: None,
+    torch.cuda.is_current_stream_capturing: False,
+    jitshape.api.is_compiling: True,
 }
 
 AMBIENT_SETTERS: dict[str, Any] = {"grad_mode": torch._C._set_grad_enabled}
@@ -114,6 +130,8 @@ def policy(fn: Any) -> str | None:
         return "native"
     if lookup(BREAKS, fn) is not None:
         return "break"
+    if isinstance(fn, Hashable) and fn in ANSWERS:
+        return "answer"
     if lookup(AMBIENT_READS, fn) or lookup(AMBIENT_WRITES, fn):
         return "ambient"
     if isinstance(fn, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
