@@ -117,6 +117,9 @@ class Compiler:
                 because="; ".join(map(str, failures)),
                 avoid="set_stance('default')",
             )
+        if failures:
+            reasons = "\n".join(f"  {failure}" for failure in failures)
+            logs.log("recompiles", f"{self.function.__qualname__} ({self.where()})\n{reasons}")
         start = time.thread_time()
         try:
             made = compile_call(self.function, slots, self.options, self.continuations)

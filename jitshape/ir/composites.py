@@ -224,8 +224,15 @@ def scaled_dot_product_attention(
 def _heads_match(q: Any, k: Any, v: Any) -> bool:
     if any(t.ndim != 4 or t.dtype is not q.dtype for t in (q, k, v)):
         return False
-    alike = all(same_all(q.shape[:2], t.shape[:2]) for t in (k, v))
-    return alike and same(q.shape[3], k.shape[3]) and same(k.shape[2], v.shape[2])
+    pairs = [(a, b) for t in (k, v) for a, b in zip(q.shape[:2], t.shape[:2])]
+    pairs += [(q.shape[3], k.shape[3]), (k.shape[2], v.shape[2])]
+    return all(_equal(a, b) for a, b in pairs)
+
+
+def _equal(a: Size, b: Size) -> bool:
+    """Whether two sizes agree at this call; if so it becomes a fact."""
+    env = _env()
+    return same(a, b) or (env.actual(a) == env.actual(b) and env.equal(a, b, "attention"))
 
 
 def _mask_fits(mask: Any, query: Any, key: Any) -> bool:
@@ -235,4 +242,4 @@ def _mask_fits(mask: Any, query: Any, key: Any) -> bool:
     if type_.ndim not in (2, 4) or type_.dtype not in (torch.bool, q.dtype):
         return False
     wanted = scores[4 - type_.ndim :]
-    return all(s == 1 or same(s, w) for s, w in zip(type_.shape, wanted))
+    return all(s == 1 or _equal(s, w) for s, w in zip(type_.shape, wanted))

@@ -318,6 +318,11 @@ def view_strides(
             return True
         return guard and env.actual(a) == env.actual(b) and env.equal(a, b, "a view")
 
+    def is_one(a: Size) -> bool:
+        return a == 1 or env.static(compare("eq", a, 1)) is True
+
+    if new == shape:
+        return strides
     if strides == row_major(shape):
         return row_major(new)
     runs = _runs(shape, strides)
@@ -331,13 +336,13 @@ def view_strides(
             dim -= 1
             if type(covered) is int and type(size) is int and covered > size:
                 return None
-        while dim >= 0 and type(new[dim]) is int and new[dim] == 1:
+        while dim >= 0 and is_one(new[dim]):
             out[dim] = stride * covered
             dim -= 1
         if not match(covered, size):
             return None
     while dim >= 0:  # only ones can be left
-        if not (type(new[dim]) is int and new[dim] == 1):
+        if not is_one(new[dim]):
             return None
         out[dim] = out[dim + 1] * new[dim + 1] if dim + 1 < len(new) else 1
         dim -= 1
