@@ -44,7 +44,12 @@ class Capture:
 
     def guards(self) -> list[Guard]:
         """Guards on objects, then those that the answers about sizes rely on."""
-        return [*self.machine.guards, *map(self._size_guard, self.tracer.env.facts)]
+        known = self.machine.known_values()
+        return [
+            *self.machine.guards,
+            *self.effects.distinct(known),
+            *map(self._size_guard, self.tracer.env.facts),
+        ]
 
     def _size_guard(self, fact: Fact) -> Guard:
         assert isinstance(fact.condition, BoolExpr)

@@ -8,13 +8,20 @@ states suffice: between the writes no code of the user's runs that could see the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from jitshape.frontend.checks import Distinct, Guard
+from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Value
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
+
+
+def _both_held(a: Source | None, b: Source | None) -> bool:
+    """Objects pinned by the entry: known to be two."""
+    return isinstance(a, Held) and isinstance(b, Held)
 
 
 class Effects:
@@ -38,6 +45,20 @@ class Effects:
 
     def empty(self) -> bool:
         return not self._touched and not self._calls
+
+    def distinct(self, known: Iterable[Value]) -> Iterator[Guard]:
+        """Guards that a written object is none of the other objects of its class that the trace
+        read: under another name it would have shown the write."""
+        by_class: dict[type, list[Value]] = {}
+        for value in known:
+            if value.source is not None:
+                by_class.setdefault(value.python_type(), []).append(value)
+        for value in self._touched.values():
+            written = getattr(value, "owner", value)
+            others = by_class.get(written.python_type(), ())
+            for other in others:
+                if other is not written and not _both_held(written.source, other.source):
+                    yield Guard(written.source, Distinct(other.source))
 
     def replay(self, e: Emitter) -> None:
         """Emit all writes, then the calls."""

@@ -385,6 +385,10 @@ class Machine(Protocols):
         contain themselves)."""
         self._held[id(object)] = (object, value)
 
+    def known_values(self) -> list[Value]:
+        """The values of all real objects that the trace met."""
+        return [value for _, value in self._held.values()]
+
     # ---- guards
 
     def guard(self, source: Source, check: Any) -> None:
