@@ -31,6 +31,7 @@ from jitshape.backend.autograd import contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph
 from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
 from jitshape.frontend import _evalframe, calibrate, dynamic
+from jitshape.frontend._evalframe import TailCall
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
 from jitshape.frontend.emit import listing
@@ -62,14 +63,23 @@ _started = False
 class Compiler:
     """What belongs to one compiled function: its dispatcher and the story of its entries."""
 
-    def __init__(self, function: types.FunctionType, options: Options) -> None:
+    def __init__(
+        self,
+        function: types.FunctionType,
+        options: Options,
+        continuations: Continuations | None = None,
+    ) -> None:
+        """`continuations`: those of the function that this one resumes."""
         self.function, self.options = function, options
         self.lock = threading.RLock()
         self.programs: list[GuardProgram] = []
         self.warned = False
         self.dispatcher = _evalframe.Dispatcher(function, self.miss)
-        self.continuations = Continuations(lambda resume: Compiler(resume, options).dispatcher)
+        self.continuations = continuations or Continuations(self._resume)
         _compilers.add(self)
+
+    def _resume(self, function: types.FunctionType) -> Any:
+        return Compiler(function, self.options, self.continuations).dispatcher
 
     def forget(self) -> None:
         self.programs.clear()
@@ -78,37 +88,36 @@ class Compiler:
     # ---- a call that no entry serves
 
     def miss(self, dispatcher: Any, slots: tuple[Any, ...]) -> Any:
-        """Compile for this call and run it."""
+        """Compile for this call; returns the call that serves it, for the dispatcher to make."""
         stance = _stance[-1]
         if stance == "force_eager":
             return self.natively(slots, "stance force_eager", fallback=False)
         if not self.lock.acquire(timeout=LOCK_SECONDS):
             return self.natively(slots, "another thread is compiling this function")
         try:
-            found = dispatcher.try_slots(slots)  # another thread may have compiled it
+            found = dispatcher.find_entry(slots)  # another thread may have compiled it
             if found is not None:
-                return found[0]
+                return found
             if self.programs and stance == "eager_on_recompile":
                 return self.natively(slots, "stance eager_on_recompile", fallback=False)
-            entry = self.compile(slots)
+            return self.compile(slots)
         finally:
             self.lock.release()
-        return entry() if entry is not None else self.natively(slots, "", fallback=False)
 
-    def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> Any:
+    def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> TailCall:
         """The call without compiled code."""
         if fallback:
             counters.count("fallbacks")
             counters.count_in("fallback_reasons", reason)
             record(FallbackRecord(self.function.__qualname__, self.where(), reason))
-        return self.dispatcher.call_original(slots)
+        return TailCall(self.dispatcher.call_original, slots)
 
     def where(self) -> str:
         code = self.function.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
-    def compile(self, slots: tuple[Any, ...]) -> Callable[[], Any] | None:
-        """A new entry for this call; returns how to run it, or None: run natively."""
+    def compile(self, slots: tuple[Any, ...]) -> TailCall:
+        """A new entry for this call; returns the call of it, or of the function itself."""
         failures = recompile_failures(self.programs, slots)
         if failures and _stance[-1] == "fail_on_recompile":
             raise RecompileRefused(
@@ -124,7 +133,7 @@ class Compiler:
         try:
             made = compile_call(self.function, slots, self.options, self.continuations)
         except Native as native:
-            return functools.partial(self.natively, slots, native.reason, native.fallback)
+            return self.natively(slots, native.reason, native.fallback)
         except GraphBreak:
             raise
         except JitshapeError as error:
@@ -138,14 +147,13 @@ class Compiler:
         if extracted is None:
             failure = explain(made.program, slots)
             raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
-        return functools.partial(made.entry, *extracted)
+        return TailCall(made.entry, *extracted)
 
-    def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> Callable[[], Any]:
+    def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> TailCall:
         if not self.warned:
             self.warned = True
             logs.warn(f"{self.function.__qualname__} runs eagerly: {error}")
-        reason = str(error).splitlines()[0]
-        return functools.partial(self.natively, slots, reason)
+        return self.natively(slots, str(error).splitlines()[0])
 
     def _tell(self, made: Made, failures: list, seconds: float) -> None:
         """Count, log and record an entry."""

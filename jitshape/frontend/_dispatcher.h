@@ -29,7 +29,7 @@ typedef struct {
 } Dispatcher;
 
 static __thread int bypass_depth;
-static PyTypeObject *entry_type, *program_type;
+static PyTypeObject *entry_type, *program_type, *dispatcher_type;
 
 #define INLINE_SLOTS 32
 #define INLINE_EXTRACT 64
@@ -114,6 +114,27 @@ try_entry(Entry *entry, PyObject *const *slots, PyObject **result)
         PyMem_Free(extracted);
     }
     return failed < 0;
+}
+
+/* The call of an entry without making it; NULL without an error: its guards do not hold. */
+static PyObject *
+entry_call(Entry *entry, PyObject *const *slots)
+{
+    int n = entry->program->n_extract;
+    PyObject **extracted = PyMem_Malloc((n + 1) * sizeof(PyObject *));
+    if (extracted == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject *call = NULL;
+    if (program_run(entry->program, slots, extracted) == -1) {
+        entry->hits++;
+        call = make_tailcall(entry->function, extracted, n);
+        for (int i = 0; i < n; i++) {
+            Py_DECREF(extracted[i]);
+        }
+    }
+    PyMem_Free(extracted);
+    return call;
 }
 
 static int
@@ -299,8 +320,9 @@ bind_and_dispatch(Dispatcher *d, PyObject *const *args, size_t nargsf, PyObject 
     return result;
 }
 
+/* A call up to what its entry returns, which may be a TailCall. */
 static PyObject *
-dispatcher_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+dispatcher_step(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Dispatcher *d = (Dispatcher *)self;
     if (d->function == NULL) {
@@ -319,6 +341,21 @@ dispatcher_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyOb
         return dispatch(d, args);
     }
     return bind_and_dispatch(d, args, nargsf, kwnames);
+}
+
+static PyObject *
+dispatcher_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    return finish(dispatcher_step(self, args, nargsf, kwnames));
+}
+
+static PyObject *
+call_once(PyObject *callable, PyObject *const *args, size_t nargsf)
+{
+    if (Py_IS_TYPE(callable, dispatcher_type)) {
+        return dispatcher_step(callable, args, nargsf, NULL);
+    }
+    return PyObject_Vectorcall(callable, args, nargsf, NULL);
 }
 
 /* ---- methods */
@@ -399,17 +436,23 @@ check_slots(Dispatcher *d, PyObject *slots)
     return 0;
 }
 
+/* The call of the entry that holds, as a TailCall, or None. */
 static PyObject *
-try_slots(Dispatcher *d, PyObject *slots)
+find_entry(Dispatcher *d, PyObject *slots)
 {
-    PyObject *result;
     if (check_slots(d, slots) < 0) {
         return NULL;
     }
-    if (!try_entries(d, &PyTuple_GET_ITEM(slots, 0), &result)) {
-        Py_RETURN_NONE;
+    PyObject *entries = Py_NewRef(d->entries), *found = NULL;
+    for (Py_ssize_t i = 0; found == NULL && i < PyTuple_GET_SIZE(entries); i++) {
+        Entry *entry = (Entry *)PyTuple_GET_ITEM(entries, i);
+        found = entry_call(entry, &PyTuple_GET_ITEM(slots, 0));
+        if (found == NULL && PyErr_Occurred()) {
+            break;
+        }
     }
-    return result == NULL ? NULL : Py_BuildValue("(N)", result);
+    Py_DECREF(entries);
+    return found == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : found;
 }
 
 /* Call the function itself as the call that gave these slots did. */
@@ -533,8 +576,8 @@ static PyMethodDef dispatcher_methods[] = {
      "add_entry(program, function, at_front=False) -> Entry"},
     {"remove_entry", (PyCFunction)remove_entry, METH_O, "remove_entry(entry)"},
     {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forget all entries and counts."},
-    {"try_slots", (PyCFunction)try_slots, METH_O,
-     "try_slots(slots) -> (result,) of the entry that holds, or None"},
+    {"find_entry", (PyCFunction)find_entry, METH_O,
+     "find_entry(slots) -> TailCall of the entry that holds, or None"},
     {"call_original", (PyCFunction)call_original, METH_O,
      "call_original(slots): call the function itself with a call's slots"},
     {"__reduce__", dispatcher_reduce, METH_NOARGS},

@@ -15,6 +15,8 @@
 
 #include "_program.h"
 
+#include "_tailcall.h"
+
 #include "_dispatcher.h"
 
 static PyMethodDef methods[] = {
@@ -32,6 +34,8 @@ static PyMethodDef methods[] = {
     {"push_route", push_route, METH_O, "push_route(route): route this thread's frames"},
     {"pop_route", pop_route, METH_NOARGS, "Undo one push_route."},
     {"hook_state", hook_state, METH_NOARGS, "Whether the hook is in, and counts of frames."},
+    {"call_finished", (PyCFunction)(void (*)(void))call_finished, METH_FASTCALL,
+     "call_finished(callable, *args): a call and the TailCalls that it ends in"},
     {"push_bypass", push_bypass, METH_NOARGS, "From now on this thread calls originals."},
     {"pop_bypass", pop_bypass, METH_NOARGS, "Undo one push_bypass."},
     {NULL},
@@ -78,11 +82,14 @@ PyInit__evalframe(void)
     trust_versions_of_split_dicts = (Py_Version >> 8) != 0x030D00; /* before 3.13.1 */
     program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
     entry_type = (PyTypeObject *)PyType_FromSpec(&entry_spec);
-    PyObject *dispatcher_type = PyType_FromSpec(&dispatcher_spec);
+    dispatcher_type = (PyTypeObject *)PyType_FromSpec(&dispatcher_spec);
+    tailcall_type = (PyTypeObject *)PyType_FromSpec(&tailcall_spec);
     if (program_type == NULL || entry_type == NULL || dispatcher_type == NULL ||
+        tailcall_type == NULL ||
+        PyModule_AddObjectRef(module, "TailCall", (PyObject *)tailcall_type) < 0 ||
         PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) < 0 ||
         PyModule_AddObjectRef(module, "Entry", (PyObject *)entry_type) < 0 ||
-        PyModule_AddObjectRef(module, "Dispatcher", dispatcher_type) < 0) {
+        PyModule_AddObjectRef(module, "Dispatcher", (PyObject *)dispatcher_type) < 0) {
         return NULL;
     }
     return module;

@@ -10,13 +10,14 @@ Invariant: handlers, tracebacks and order of evaluation are those of plain execu
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.frame import FrameSnapshot, Lasti, Null, SavedException
+from jitshape.frontend._evalframe import TailCall, call_finished
+from jitshape.frontend.frame import FrameSnapshot, Lasti, LastiNumber, Null, SavedException
 from jitshape.frontend.instructions import slot_names
 from jitshape.frontend.resume import (
     KEPT_FREE,
@@ -24,13 +25,16 @@ from jitshape.frontend.resume import (
     SAVED,
     VALUE,
     Kind,
+    Origin,
     Position,
     bridge_code,
     native_effect,
+    origin_of,
     resume_code,
     unsupported,
 )
-from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.values.base import Break, Cell, Value
+from jitshape.frontend.values.constants import FRESH
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -63,13 +67,43 @@ def build_break(frames: Sequence[FrameSnapshot], e: Emitter, continuations: Cont
         if reason is not None:
             raise Break("resume", f"{frame.code.co_qualname}: {reason}")
     e.line(frames[0].line)
+    frames = (original_frame(frames[0]), *frames[1:])
     rebuilt = [Rebuilt(f, f is not frames[-1], continuations) for f in frames]
     e.begin_call()
+    e.const(TailCall)
     e.const(rebuilt[0].function)
     nargs = push_arguments(e, rebuilt)
     e.drop_locals()
-    e.end_call(nargs)
+    e.end_call(1 + nargs)
     e.op("RETURN_VALUE")
+
+
+def original_frame(frame: FrameSnapshot) -> FrameSnapshot:
+    """The frame of a resume function as one of the function that it resumes, so that pieces of
+    pieces are pieces of the function."""
+    origin = origin_of(frame.code)
+    if origin is None:
+        return frame
+    index, start = origin.index(frame.index), origin.index(frame.start)
+    if index is None or start is None:
+        raise Break("resume", "the trace ended before the resumed instruction")
+    held = dict(zip(slot_names(frame.code), frame.slots))
+    return replace(
+        frame,
+        code=origin.code,
+        index=index,
+        start=start,
+        slots=tuple(held.get(name) for name in slot_names(origin.code)),
+        stack=tuple(map(partial(_original_entry, origin), frame.stack)),
+    )
+
+
+def _original_entry(origin: Origin, entry: Any) -> Any:
+    return Lasti(origin.indices[entry.index]) if isinstance(entry, Lasti) else entry
+
+
+# a stack entry of the machine rather than a value
+FRESH[LastiNumber] = lambda m, number: Lasti(number.index)  # type: ignore[assignment]
 
 
 def push_arguments(e: Emitter, rebuilt: Sequence[Rebuilt]) -> int:
@@ -79,9 +113,10 @@ def push_arguments(e: Emitter, rebuilt: Sequence[Rebuilt]) -> int:
         e.value(value)
     if inner:
         e.begin_call()
-        e.const(functools.partial)
+        e.const(partial)
+        e.const(call_finished)
         e.const(inner[0].function)
-        e.end_call(1 + push_arguments(e, inner))
+        e.end_call(2 + push_arguments(e, inner))
     return len(frame.arguments) + bool(inner)
 
 
@@ -135,10 +170,9 @@ def handled_exceptions(frame: FrameSnapshot, stack: Sequence[Any]) -> list[Value
 
 def kept_cells(frame: FrameSnapshot) -> tuple[CellType, ...]:
     """The cell of `__class__`, which has to stay a free variable."""
-    cells = []
-    for name, cell in zip(frame.code.co_freevars, frame.closure):
-        if name == KEPT_FREE:
-            if cell.real is None:
-                raise Break("resume", "a method of a class that was defined while tracing")
-            cells.append(cell.real)
-    return tuple(cells)
+    if KEPT_FREE not in frame.code.co_freevars:
+        return ()
+    cell = frame.slots[slot_names(frame.code).index(KEPT_FREE)]
+    if not isinstance(cell, Cell) or cell.real is None:
+        raise Break("resume", "a method of a class that was defined while tracing")
+    return (cell.real,)

@@ -86,7 +86,7 @@ def capture(function: FunctionType, slots: tuple[Any, ...], options: Options) ->
         made.append(machine)
         machine.ambient.guard_always(machine)
         names = code.co_varnames
-        values = [machine.wrap(o, Local(i, names[i])) for i, o in enumerate(slots)]
+        values = [machine.argument(o, Local(i, names[i])) for i, o in enumerate(slots)]
         return machine, function, values
 
     _evalframe.push_bypass()

@@ -40,6 +40,13 @@ class Lasti:
     index: int
 
 
+class LastiNumber(int):
+    """Pushed by the prologue of a resume function in place of a Lasti: what the interpreter
+    takes as one.  `index` is that instruction's."""
+
+    index: int
+
+
 StackEntry = Value | Null | SavedException | Lasti
 
 

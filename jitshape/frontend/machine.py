@@ -476,6 +476,10 @@ class Machine(Protocols):
 
     # ---- cells
 
+    def argument(self, object: Any, source: Source) -> Value:
+        """What a slot holds at the start: a resume function gets its cells as arguments."""
+        return self.cell(object, source) if type(object) is CellType else self.wrap(object, source)
+
     def cell(self, real: CellType, source: Source | None) -> Cell:
         """The one Cell of a real closure cell."""
         cell = self._cells.get(id(real))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dis
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
@@ -21,7 +22,9 @@ from typing import Any
 from bytecode import Bytecode, CellVar, FreeVar, Instr, Label
 from bytecode.instr import InstrLocation
 
+from jitshape.frontend._evalframe import TailCall
 from jitshape.frontend.emit import Constant, place_constants
+from jitshape.frontend.frame import LastiNumber
 from jitshape.frontend.instructions import decode, slot_names
 
 VERSION = sys.version_info[:2]
@@ -70,6 +73,27 @@ class Position:
 
     def is_kept_free(self, name: str) -> bool:
         return name == KEPT_FREE and name in self.code.co_freevars
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What a resume function is a piece of: `indices` gives for an instruction of it the index
+    in `code`, but for those of the prologue."""
+
+    code: CodeType
+    indices: dict[int, int]
+
+    def index(self, index: int) -> int | None:
+        return self.indices.get(index)
+
+
+_origins: dict[int, tuple[weakref.ref[CodeType], Origin]] = {}
+
+
+def origin_of(code: CodeType) -> Origin | None:
+    """Set for the code of resume functions; by identity, as frontend/instructions.decode."""
+    found = _origins.get(id(code))
+    return found[1] if found is not None and found[0]() is code else None
 
 
 def unsupported(code: CodeType) -> str | None:
@@ -347,9 +371,22 @@ class Builder:
         """Now that offsets are known, say where the re-raised exceptions were raised."""
         if self.lasti:
             real = [item for item in self.out if isinstance(item, Instr)]
-            offsets = {id(x): i.offset for x, i in zip(real, decode(built).instructions)}
+            found = {id(x): i for x, i in zip(real, decode(built).instructions)}
             for constant, index in self.lasti:
-                constant.object = offsets.get(id(self.placed[index]), 0) // 2
+                place = found[id(self.placed[index])]
+                constant.object = LastiNumber(place.offset // 2)
+                constant.object.index = place.index
+
+    def places(self) -> dict[int, int]:
+        """Index in the original code by index in the code to be built."""
+        places = {id(item): i for i, item in enumerate(self.placed)}
+        origins = [
+            places.get(id(item))
+            for item in self.out
+            if isinstance(item, Instr)
+            for _ in split_pair(item)
+        ]
+        return {i: place for i, place in enumerate(origins) if place is not None}
 
     def append_body(self, before: int, inserted: list[Any]) -> None:
         """The original instructions, with `inserted` before that at index `before`."""
@@ -367,7 +404,11 @@ def resume_code(position: Position) -> CodeType:
     target = Label()
     builder.prologue(target)
     builder.append_body(position.index, [target])
-    return builder.assemble()
+    indices = builder.places()
+    built = builder.assemble()
+    key, origin = id(built), Origin(position.code, indices)
+    _origins[key] = weakref.ref(built, lambda _: _origins.pop(key, None)), origin
+    return built
 
 
 # ---- bridges
@@ -460,12 +501,13 @@ class Bridge(Builder):
         for depth in reversed(range(len(position.stack))):
             self.op("STORE_FAST", f"stack.{depth}")
         self.take_handled(position)
-        self.push_callable(lambda: self.push_constant(self.continuation(position)))
+        self.push_callable(lambda: self.push_constant(TailCall))
+        self.push_constant(self.continuation(position))
         for name in position.parameters:
             self.push_slot(name)
         temporaries = [f"stack.{i}" for i in range(len(position.stack))]
         self.clear([*temporaries, *(n for n in position.locals if n not in self.cells)])
-        self.call(len(position.parameters))
+        self.call(1 + len(position.parameters))
         self.op("RETURN_VALUE")
         self.stack_room = max(self.stack_room, len(position.parameters) + 8)
 

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from jitshape.frontend._evalframe import Dispatcher
+from jitshape.frontend._evalframe import Dispatcher, call_finished
 from jitshape.frontend.breaks import Continuations, build_break
 from jitshape.frontend.emit import Emitter
 from jitshape.frontend.frame import NULL, FrameSnapshot, Lasti, SavedException
@@ -126,7 +126,7 @@ def run(frames, continuations=None):
     emitter = Emitter(frames[0].code)
     build_break(frames, emitter, continuations or Continuations(lambda f: f))
     function = emitter.finish(frames[0].globals)
-    return function(*assemble((), emitter.extract).run(()))
+    return call_finished(function, *assemble((), emitter.extract).run(()))
 
 
 def nested(x, mode):
@@ -285,7 +285,7 @@ def test_super_after_a_break():
     )
     frame = FrameSnapshot(**{**vars(frame), "closure": (cell,), "slots": slots})
     assert run([frame]) == child.grown(3) == 7
-    lost = FrameSnapshot(**{**vars(frame), "closure": (Cell(),)})
+    lost = FrameSnapshot(**{**vars(frame), "slots": (*frame.slots[:-1], Cell())})
     with pytest.raises(Break, match="defined while tracing"):
         run([lost])
 

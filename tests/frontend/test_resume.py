@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from jitshape.frontend._evalframe import call_finished
 from jitshape.frontend.instructions import decode, slot_names
 from jitshape.frontend.resume import Position, bridge_code, resume_code, unsupported
 
@@ -229,7 +230,7 @@ def outcome(call, log):
 def stepped(function, args, log):
     stepper = Stepper(function.__globals__, function.__closure__)
     position, objects = start(function, args)
-    got = outcome(lambda: stepper(position)(*objects), log)
+    got = outcome(lambda: call_finished(stepper(position), *objects), log)
     return got, stepper
 
 
@@ -268,7 +269,7 @@ def test_the_rest_in_one_piece(function):
         log = []
         recorder = Recorder(function.__globals__, function.__closure__, stop=stop)
         position, objects = start(function, (4, 7, log))
-        return outcome(lambda: recorder(position)(*objects), log), recorder
+        return outcome(lambda: call_finished(recorder(position), *objects), log), recorder
 
     log = []
     want = outcome(lambda: function(4, 7, log), log)
