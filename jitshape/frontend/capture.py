@@ -97,9 +97,7 @@ def capture(function: FunctionType, slots: tuple[Any, ...], options: Options) ->
     finally:
         _evalframe.pop_bypass()
     assert isinstance(machine, SymbolicMachine)
-    return Capture(
-        function, machine, outcome, machine.tracer, machine.effects, policy, ambient
-    )
+    return Capture(function, machine, outcome, machine.tracer, machine.effects, policy, ambient)
 
 
 def source_number(source: Source) -> bool:

@@ -152,7 +152,7 @@ class TensorValue(Value):
     def iterate(self, m: Machine) -> Value:
         if self.tensor.dim() == 0:
             m.throw(TypeError, "iteration over a 0-d tensor")
-        return m.iterate(call_native(m, torch.Tensor.unbind, [self, m.const(0)]))
+        return call_native(m, torch.Tensor.unbind, [self, m.const(0)]).iterate(m)
 
     def hash_key(self, m: Machine) -> Any:
         return self  # identity, as torch.Tensor.__hash__
