@@ -245,9 +245,7 @@ def _check_outcome(captured: Capture, options: Options) -> None:
             because=cause.reason,
             avoid=cause.remedy or "compile without fullgraph=True",
         )
-    row = BreakRecord(
-        captured.function.__qualname__, where, cause.kind, cause.reason, cause.remedy
-    )
+    row = BreakRecord(captured.function.__qualname__, where, cause.kind, cause.reason, cause.remedy)
     logs.log("graph_breaks", f"{where}: {cause.kind}: {cause.reason}  {cause.remedy}".rstrip())
     if not outcome.frames:
         raise Native(f"{cause.kind}: {cause.reason}", fallback=True)

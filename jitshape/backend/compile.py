@@ -165,7 +165,7 @@ def _calls(plan: Schedule) -> list[Call]:
 
 
 def _title(group: Group) -> str:
-    ops = dict.fromkeys(unit.node.op.split(".")[1].strip("_") for unit in group.units)
+    ops = dict.fromkeys(unit.node.title for unit in group.units)
     return "_".join(["fused", *list(ops)[:MOST_NAMED]])
 
 

@@ -453,7 +453,7 @@ def origins(units: Iterable[Unit]) -> tuple[str, ...]:
     for unit in units:
         for node in _inlined(unit):
             where = f"  {node.location}" if node.location else ""
-            lines.setdefault(f"{node.op.split('.')[1]}{where}")
+            lines.setdefault(f"{node.title}{where}")
     return tuple(lines)
 
 

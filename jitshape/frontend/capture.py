@@ -7,19 +7,24 @@ Invariant: when `capture` returns or raises, torch's global state is what it was
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
+
+import torch
+from torch import nn
 
 import jitshape.frontend.builtins_  # registers builtins
 import jitshape.frontend.torchside.wrap  # registers the wrappers
 from jitshape.frontend import _evalframe
-from jitshape.frontend.checks import Guard, Holds
+from jitshape.frontend.checks import Guard, Holds, Location
 from jitshape.frontend.dynamic import Policy, history_of
 from jitshape.frontend.effects import Effects
 from jitshape.frontend.machine import Machine, Outcome, trace
-from jitshape.frontend.sources import Local, Number, Source
+from jitshape.frontend.sources import Local
 from jitshape.frontend.torchside.ambient import AmbientState
 from jitshape.frontend.torchside.tracer import Tracer
 from jitshape.frontend.values.base import Break, Value
@@ -28,6 +33,21 @@ from jitshape.ir.symint import BoolExpr
 from jitshape.options import Options
 
 _ = jitshape.frontend.torchside.wrap
+
+
+_LIBRARIES = tuple(
+    f"{folder}{os.sep}"
+    for folder in (os.path.dirname(torch.__file__), os.path.dirname(os.__file__))
+)
+
+
+@functools.cache
+def is_library(file: str) -> bool:
+    """Whether a source file belongs to torch or to Python's own library."""
+    return file.startswith("<frozen") or (
+        file.startswith(_LIBRARIES)
+        and not ("site-packages" in file and not file.startswith(_LIBRARIES[0]))
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +91,23 @@ class SymbolicMachine(Machine):
         self.tracer.env.location = self.location
         self.tracer.trace.location = self.location
 
+    def location(self) -> Location | None:
+        """The line of the innermost frame that is the user's: not of torch or of Python."""
+        innermost = frame = self.frame
+        while frame is not None and is_library(frame.program.file):
+            frame = frame.back
+        self.frame = frame or innermost
+        try:
+            return super().location()
+        finally:
+            self.frame = innermost
+
 
 def capture(function: FunctionType, slots: tuple[Any, ...], options: Options) -> Capture:
     """Trace `function` called with `slots` (arguments in frame order)."""
     policy = Policy(history_of(function.__code__), options.dynamic)
     code = function.__code__
+    arguments = argument_sources(code, slots)
     made: list[SymbolicMachine] = []
     ambient: dict[str, Any] = {}
 
@@ -85,8 +117,7 @@ def capture(function: FunctionType, slots: tuple[Any, ...], options: Options) ->
             made[-1].tracer.close()
         made.append(machine)
         machine.ambient.guard_always(machine)
-        names = code.co_varnames
-        values = [machine.argument(o, Local(i, names[i])) for i, o in enumerate(slots)]
+        values = [machine.argument(o, source) for o, source in zip(slots, arguments)]
         return machine, function, values
 
     _evalframe.push_bypass()
@@ -100,6 +131,11 @@ def capture(function: FunctionType, slots: tuple[Any, ...], options: Options) ->
     return Capture(function, machine, outcome, machine.tracer, machine.effects, policy, ambient)
 
 
-def source_number(source: Source) -> bool:
-    """Whether a symbol at `source` is not read off a graph input by the program itself."""
-    return not (isinstance(source, Number) and source.kind == "size")
+def argument_sources(code: CodeType, slots: tuple[Any, ...]) -> list[Local]:
+    """The source of each slot.  What is called with a module is named as its forward names it."""
+    sources = [Local(i, name) for i, name in enumerate(code.co_varnames[: len(slots)])]
+    if code is nn.Module.__call__.__code__:
+        forward = getattr(type(slots[0]).forward, "__code__", None)
+        names = forward.co_varnames[1 : forward.co_argcount] if forward else ()
+        sources[1:] = [Local(1, sources[1].name, names), Local(2, sources[2].name, ())]
+    return sources

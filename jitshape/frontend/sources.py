@@ -19,10 +19,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Local(Source):
-    """Argument slot `index` of the frame: positional, keyword-only, then *args, **kwargs."""
+    """Argument slot `index` of the frame: positional, keyword-only, then *args, **kwargs.
+    `parts`: what the user calls the items of *args (and, if not None, the keys of **kwargs),
+    where they are handed on to a function with these parameters."""
 
     index: int
     name: str
+    parts: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -65,6 +68,8 @@ class Key(Source):
     def __str__(self) -> str:
         if isinstance(self.base, Held) and self.base.text == "globals()":
             return str(self.key)
+        if isinstance(self.base, Local) and self.base.parts is not None:
+            return str(self.key)
         if isinstance(self.base, InstanceDict):
             return f"{self.base.base}.{self.key}"
         if isinstance(self.base, Key) and self.base.key in ("_parameters", "_buffers", "_modules"):
@@ -82,6 +87,8 @@ class Item(Source):
     index: int
 
     def __str__(self) -> str:
+        if isinstance(self.base, Local) and self.index < len(self.base.parts or ()):
+            return self.base.parts[self.index]  # type: ignore[index]
         return f"{self.base}[{self.index}]"
 
 

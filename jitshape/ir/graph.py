@@ -61,7 +61,7 @@ class Value:
 class Node:
     """One call of an op: `outs = op(*args, **kwargs)`."""
 
-    __slots__ = ("args", "backward", "kwargs", "location", "op", "outs", "token")
+    __slots__ = ("args", "backward", "kwargs", "location", "op", "origin", "outs", "token")
 
     def __init__(
         self, op: str, args: tuple, kwargs: dict[str, Any], location: Location | None = None
@@ -70,6 +70,13 @@ class Node:
         self.outs: tuple[Value, ...] = ()
         self.backward = False  # recorded while autograd ran backward
         self.token: int | None = None  # of a random op: its place in program order
+        self.origin = ""  # the composite op that it was decomposed from
+
+    @property
+    def title(self) -> str:
+        """The user's op, for names: "layer_norm"."""
+        name = (self.origin or self.op).split(".")[1].strip("_")
+        return name.removeprefix("native_")
 
     def inputs(self) -> Iterator[Value]:
         """The values used, in order of appearance, with repetition."""

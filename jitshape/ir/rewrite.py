@@ -97,7 +97,9 @@ class Rewriter:
         """Emit a node with the given output type(s); views share the storage of their source."""
         node = Node(op, args, kwargs)
         if self._current is not None:
-            node.location, node.backward = self._current.location, self._current.backward
+            current = self._current
+            node.location, node.backward = current.location, current.backward
+            node.origin = current.origin or current.op
             definition = OPS.get(op)
             if definition is not None and definition.family == "random":
                 node.token = self._current.token
