@@ -1,0 +1,239 @@
+"""Tensors of every layout, kind and aliasing as arguments, and Python objects around them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import jitshape
+from tests.programs.compare import assert_same, check
+
+Pair = namedtuple("Pair", "first second")
+
+
+def mixed(x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(x) * 2 + x.sum(-1, keepdim=True)
+
+
+LAYOUTS: dict[str, Callable[[int], torch.Tensor]] = {
+    "transposed": lambda n: torch.randn(n, 4).t(),
+    "permuted": lambda n: torch.randn(2, n, 3).permute(2, 0, 1),
+    "expanded": lambda n: torch.randn(1, 4).expand(n, 4),
+    "expanded last": lambda n: torch.randn(n, 1).expand(n, 4),
+    "offset": lambda n: torch.randn(n + 2, 4)[2:],
+    "columns": lambda n: torch.randn(n, 6)[:, 1:5],
+    "stepped": lambda n: torch.randn(2 * n, 4)[::2],
+    "channels last": lambda n: torch.randn(2, 3, n, 4).to(memory_format=torch.channels_last),
+    "empty": lambda n: torch.randn(n, 0, 4),
+    "one": lambda n: torch.randn(1, n, 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name: str) -> None:
+    check(mixed, *[(LAYOUTS[name](n),) for n in (3, 5, 8)], compiles=2)
+
+
+def test_layouts_one_after_the_other() -> None:
+    calls = [(make(4),) for make in LAYOUTS.values() if make(4).ndim == 2]
+    check(mixed, *calls)
+
+
+def test_zero_dimensional() -> None:
+    check(lambda x, y: x * y + y, (torch.tensor(2.0), torch.randn(3)), (torch.tensor(3.0), torch.randn(4)))
+
+
+def test_the_same_tensor_twice() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + y
+
+    x = torch.ones(4)
+    compiled = check(f, (torch.ones(4), torch.ones(4)))
+    assert compiled(x, x).tolist() == [4.0] * 4
+    assert compiled(torch.ones(4), torch.ones(4)).tolist() == [3.0] * 4
+
+
+def test_overlapping_views_with_a_write() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x + y
+
+    compiled = check(f, (torch.ones(4), torch.ones(4)))
+    base = torch.ones(8)
+    assert compiled(base[:4], base[2:6]).tolist() == [4.0, 4.0, 3.0, 3.0]
+    assert base.tolist() == [2.0] * 4 + [1.0] * 4
+
+
+def test_output_is_input() -> None:
+    compiled = check(lambda x: (x, x + 1), (torch.randn(3),))
+    x = torch.randn(3)
+    assert compiled(x)[0] is x
+
+
+def test_output_is_written_input() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+    compiled = check(f, (torch.randn(3),), (torch.randn(4),), (torch.randn(5),), compiles=2)
+    x = torch.zeros(3)
+    assert compiled(x) is x and x.tolist() == [1.0] * 3
+
+
+def test_output_is_a_view_of_an_input() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        return x[1:].t(), x.view(-1), x[0]
+
+    compiled = check(f, (torch.randn(3, 4),), (torch.randn(5, 4),))
+    x = torch.randn(3, 4)
+    a, b, c = compiled(x)
+    x.zero_()
+    assert not a.any() and not b.any() and not c.any()
+
+
+def test_outputs_alias_each_other() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        y = x + 1
+        return y, y[1:], y.view(-1)
+
+    compiled = check(f, (torch.randn(3, 4),), (torch.randn(5, 4),))
+    a, b, c = compiled(torch.randn(3, 4))
+    a.zero_()
+    assert not b.any() and not c.any()
+
+
+def test_the_same_output_twice() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        y = x * 2
+        return y, y
+
+    a, b = check(f, (torch.randn(3),))(torch.randn(3))
+    assert a is b
+
+
+@dataclasses.dataclass
+class Batch:
+    tokens: torch.Tensor
+    scale: float = 1.0
+    names: list = dataclasses.field(default_factory=list)
+
+
+def test_dataclass_argument_and_result() -> None:
+    def f(batch: Batch) -> Batch:
+        return Batch(batch.tokens * batch.scale, batch.scale, [*batch.names, "seen"])
+
+    compiled = jitshape.compile(f)
+    for n in (3, 4, 5):
+        batch = Batch(torch.randn(n), 2.0, ["a"])
+        got = compiled(batch)
+        assert type(got) is Batch and got.names == ["a", "seen"] and got.scale == 2.0
+        assert_same(batch.tokens * 2.0, got.tokens)
+    assert jitshape.stats()["fallbacks"] == 0
+
+
+def test_containers_as_arguments_and_results() -> None:
+    def f(x: Any) -> Any:
+        return {
+            "list": [x["a"] + 1, x["b"][0]],
+            "tuple": (x["b"][1] * 2, None, 3, 2.5, "s", True),
+            "nested": {"k": [x["a"].sum()]},
+            "named": Pair(x["a"], 1),
+            "ordered": OrderedDict(z=x["a"] * 3),
+        }
+
+    def call(n: int) -> tuple:
+        return ({"a": torch.randn(n), "b": [torch.randn(2), torch.randn(n)], "unused": "text"},)
+
+    check(f, call(3), call(4), call(5), compiles=2)
+
+
+def test_keywords_defaults_and_variadic_arguments() -> None:
+    def f(x: torch.Tensor, *rest: Any, scale: float = 2.0, bias: Any = None, **others: Any) -> Any:
+        y = x * scale
+        for r in rest:
+            y = y + r
+        if bias is not None:
+            y = y + bias
+        return y, sorted(others)
+
+    compiled = jitshape.compile(f)
+    x = torch.randn(4)
+    calls: list[tuple[tuple, dict]] = [
+        ((x,), {}),
+        ((x, x), {}),
+        ((x, 1, x), {"scale": 3.0}),
+        ((x,), {"bias": x, "other": 1}),
+        ((x,), {"other": x, "also": None}),
+    ]
+    for args, kwargs in calls * 2:
+        assert_same(f(*args, **kwargs), compiled(*args, **kwargs))
+    assert jitshape.stats()["fallbacks"] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool])
+def test_dtypes(dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple:
+        return x + y, x * 2, x.float().sum(0), torch.where(x == y, 1.5, y)
+
+    def make(n: int) -> tuple:
+        return (torch.randint(0, 5, (n, 4)).to(dtype), torch.randn(n, 4))
+
+    check(f, make(3), make(5), make(6), compiles=2)
+
+
+def test_promotion_of_dtypes() -> None:
+    kinds = [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.bool]
+    calls = [(torch.ones(3).to(a), torch.ones(3).to(b)) for a in kinds for b in kinds]
+    check(lambda x, y: (x + y, x * 2.0, y / 2), *calls)
+
+
+def test_ints_that_change() -> None:
+    def f(x: torch.Tensor, n: int) -> tuple:
+        return x * n + n // 2, n + 1
+
+    check(f, *[(torch.randn(3), n) for n in (3, 4, 7, -2, 0, 1)], compiles=2)
+
+
+def test_floats_that_change() -> None:
+    def f(x: torch.Tensor, s: float) -> tuple:
+        return x * s + s * 2, s + 1
+
+    check(f, *[(torch.randn(3), s) for s in (0.5, 1.5, -2.25, 0.0, 1.0)], compiles=2)
+
+
+def test_flags_and_strings_specialise() -> None:
+    def f(x: torch.Tensor, flag: bool, mode: str) -> torch.Tensor:
+        y = x + 1 if flag else x - 1
+        return y.relu() if mode == "relu" else y
+
+    calls = [(torch.randn(3), flag, mode) for flag in (True, False) for mode in ("relu", "id")]
+    check(f, *calls, *calls)
+    assert jitshape.stats()["compiles"] == 4
+
+
+def test_int_is_not_bool_is_not_float() -> None:
+    compiled = jitshape.compile(lambda x, k: x * k)
+    x = torch.ones(2, dtype=torch.int64)
+    for k in (1, True, 1.0, 2, 0, False, 2.5):
+        assert_same(x * k, compiled(x, k))
+
+
+def test_none_then_tensor() -> None:
+    def f(x: torch.Tensor, mask: Any) -> torch.Tensor:
+        return x if mask is None else x.masked_fill(mask, 0.0)
+
+    x, mask = torch.randn(4), torch.tensor([True, False, True, False])
+    check(f, (x, None), (x, mask), (x, None))
+    assert jitshape.stats()["compiles"] == 2
+
+
+def test_functions_and_classes_as_arguments() -> None:
+    compiled = jitshape.compile(lambda fn, x: fn(x) + 1)
+    x = torch.randn(3)
+    for fn in (torch.sin, torch.cos, lambda y: y * 2, torch.nn.ReLU(), torch.sin):
+        assert_same(fn(x) + 1, compiled(fn, x))
