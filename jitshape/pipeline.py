@@ -38,6 +38,7 @@ from jitshape.frontend.emit import listing
 from jitshape.frontend.guards import GuardProgram, assemble, explain
 from jitshape.frontend.leave import leave
 from jitshape.frontend.torchside import natives
+from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.values.base import Break
 from jitshape.ir.graph import Graph
@@ -53,6 +54,7 @@ from jitshape.observe.explaining import compile_record, recompile_failures
 from jitshape.observe.records import BreakRecord, FallbackRecord, record
 from jitshape.options import Options, environment
 
+OVERWRITTEN = "modified by an inplace operation"  # what autograd says of a saved tensor
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
 
 _compilers: weakref.WeakSet[Compiler] = weakref.WeakSet()
@@ -207,7 +209,7 @@ def compile_call(
         _check_outcome(captured, options)
         with stage("leave"):
             exit_ = leave(captured, continuations)
-        text, run, inputs, compiled = "", None, (), None
+        text, run, inputs, compiled, shared = "", None, (), None, ()
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
         if exit_.keys or captured.tracer.trace.graph.nodes:
             graph = finish_graph(captured, exit_.keys)
@@ -215,12 +217,13 @@ def compile_call(
             logs.log("graph", text)
             run, compiled = compile_recorded(graph, options, function.__qualname__)
             inputs = (*(i.source for i in captured.tracer.inputs), *symbol_sources(captured, graph))
+            shared = tuple(memory_guards(captured.tracer.inputs, graph))
     finally:
         captured.tracer.close()
     with stage("publish"):
         entry = exit_.emitter.finish(function.__globals__, run, inputs)
-        program = assemble(captured.guards(), exit_.emitter.extract)
-    counters.count("symbols", len(captured.tracer.symbols))
+        program = assemble((*captured.guards(), *shared), exit_.emitter.extract)
+    counters.count("symbols", len(captured.symbol_texts()))
     counters.count("guards", len(program.guards))
     _log_entry(captured, program, entry)
     return Made(program, entry, captured, shown, text, compiled)
@@ -272,7 +275,12 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
         with stage("joint"):
             leaves = [t for t in trace.leaves if t.requires_grad]
             count = len(graph.inputs)
-            found = iter(trace.backward(tracked, inputs=leaves))
+            try:
+                found = iter(trace.backward(tracked, inputs=leaves))
+            except RuntimeError as error:
+                if OVERWRITTEN not in str(error):
+                    raise
+                raise Native("backward raises: a tensor it needs is overwritten", True) from error
             gradients = [next(found) if t.requires_grad else None for t in trace.leaves]
         graph.outputs += [None if g is None else g.value for g in gradients]
         graph.gradients = count
@@ -368,7 +376,7 @@ def stage(name: str) -> Iterator[None]:
     with counters.timed(name):
         try:
             yield
-        except (JitshapeError, RecursionError, KeyboardInterrupt, MemoryError):
+        except (Native, JitshapeError, RecursionError, KeyboardInterrupt, MemoryError):
             raise
         except Break as stop:
             raise Native(f"{stop.kind}: {stop.reason}", fallback=True) from stop

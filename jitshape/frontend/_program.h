@@ -27,8 +27,8 @@ PyAPI_FUNC(PyObject **) _PyObject_GetDictPtr(PyObject *);
     X(GETTER) X(SIZE) X(STRIDE) X(OFFSET) X(INT) X(LEN) X(CONST) X(ADD) X(MUL) X(FLOORDIV)        \
     X(MOD) X(MAX) X(MIN) X(EQ) X(NE) X(LT) X(LE) X(GT) X(GE) X(AND) X(OR) X(TRUE_)                \
     X(TYPE_IS) X(IS) X(EQUALS) X(LENGTH) X(KEYS) X(MISSING) X(NO_TYPE_ATTRIBUTE) X(NULL_FIELD)    \
-    X(NULL_MEMBER) X(TENSOR) X(SAME) X(DISTINCT) X(NO_OVERLAP) X(AMBIENT) X(AUTOGRAD_STATE)       \
-    X(LOCAL_KEYS) X(AUTOCAST) X(DEFAULT_DTYPE) X(PREDICATE)
+    X(NULL_MEMBER) X(TENSOR) X(SAME) X(DISTINCT) X(SHARES_STORAGE) X(NO_OVERLAP) X(AMBIENT)       \
+    X(AUTOGRAD_STATE) X(LOCAL_KEYS) X(AUTOCAST) X(DEFAULT_DTYPE) X(PREDICATE)
 /* clang-format on */
 enum Op {
 #define X(name) OP_##name,
@@ -432,6 +432,7 @@ check(Step *s, PyObject **r)
     case OP_TENSOR: return tensor_matches(object, s->spec);
     case OP_SAME: return object == r[s->b];
     case OP_DISTINCT: return object != r[s->b];
+    case OP_SHARES_STORAGE: return tensors_share_storage(object, r[s->b]);
     default: /* OP_NO_OVERLAP */
         return tensors_overlap(object, s->number >> 8, r[s->b], s->number & 255) == 0;
     }

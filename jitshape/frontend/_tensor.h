@@ -170,6 +170,13 @@ tensors_overlap(PyObject *a, int64_t itemsize_a, PyObject *b, int64_t itemsize_b
     return first_a < last_b && first_b < last_a && first_a < last_a && first_b < last_b;
 }
 
+static int
+tensors_share_storage(PyObject *a, PyObject *b)
+{
+    TensorView x, y;
+    return read_tensor(a, &x) && read_tensor(b, &y) && x.storage == y.storage && x.storage != NULL;
+}
+
 static PyObject *
 set_tensor_layout(PyObject *module, PyObject *kwargs_tuple)
 {

@@ -78,7 +78,9 @@ class Capture:
         return Guard(bound[0][1], Holds(fact.condition, bound), fact.location)
 
     def symbol_texts(self) -> list[str]:
-        return [f"{name} = {source}" for name, source in self.tracer.symbols.items()]
+        """The symbols that people ask for: every offset is one."""
+        symbols = self.tracer.symbols.items()
+        return [f"{name} = {source}" for name, source in symbols if source.kind != "offset"]
 
 
 class SymbolicMachine(Machine):

@@ -222,6 +222,16 @@ class NoOverlap(Check):
 
 
 @dataclass(frozen=True)
+class SharesStorage(Check):
+    """The tensor lies in the same storage as the tensor at `other`."""
+
+    other: Source
+
+    def text(self, source: Source) -> str:
+        return f"{source} shares its storage with {self.other}"
+
+
+@dataclass(frozen=True)
 class Holds(Check):
     """A relation between sizes: `condition` (ir BoolExpr) with its symbols bound to the Numbers
     in `symbols`: ((name, Number source), ...).  The guard's own source is the first of them."""

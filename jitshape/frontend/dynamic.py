@@ -247,8 +247,13 @@ def _path(source: Source | None) -> list[Source]:
 
 def is_module_state(source: Source, tensor: Any) -> bool:
     """Whether the tensor is a parameter, or found among the parameters or buffers of a module."""
-    found = any(isinstance(s, Key) and s.key in _STATE_DICTS for s in _path(source))
-    return found or any(c.__name__ in ("Parameter", "Buffer") for c in type(tensor).__mro__)
+    kinds = {c.__name__ for c in type(tensor).__mro__}
+    return held_by_module(source) or not kinds.isdisjoint(("Parameter", "Buffer"))
+
+
+def held_by_module(source: Source) -> bool:
+    """Whether the path goes through the parameters or buffers of a module."""
+    return any(isinstance(s, Key) and s.key in _STATE_DICTS for s in _path(source))
 
 
 def is_argument(source: Source) -> bool:

@@ -25,7 +25,7 @@ FAST_AMBIENT: dict[str, Callable[[Any], tuple[str, int, Any]]] = {}  # -> (op, n
 
 # Of several checks of one source the cheap and discriminating come first.
 RANK = (C.TypeIs, C.TensorMatches, C.Is, C.Equals, C.Length, C.Keys)
-RELATIONS = (C.SameObject, C.Distinct, C.NoOverlap, C.Holds)
+RELATIONS = (C.SameObject, C.Distinct, C.NoOverlap, C.SharesStorage, C.Holds)
 ALONE = (*RELATIONS, C.Ambient)  # not checked together with the load of one source
 NUMBER_OPS = {"size": "SIZE", "stride": "STRIDE", "offset": "OFFSET", "int": "INT", "len": "LEN"}
 
@@ -317,6 +317,7 @@ CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
     C.SameObject: lambda asm, source, check: asm.relation("SAME", source, check.other),
     C.Distinct: lambda asm, source, check: asm.relation("DISTINCT", source, check.other),
     C.NoOverlap: Assembler.no_overlap,
+    C.SharesStorage: lambda asm, source, check: asm.relation("SHARES_STORAGE", source, check.other),
     C.Holds: Assembler.holds,
     C.Ambient: Assembler.ambient,
 }

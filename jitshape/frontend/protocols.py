@@ -14,7 +14,7 @@ import sys
 from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jitshape.frontend.checks import NoTypeAttribute
+from jitshape.frontend.checks import Distinct, NoTypeAttribute
 from jitshape.frontend.sources import Held, TypeAttribute
 from jitshape.frontend.values.base import Raised, Value
 
@@ -265,7 +265,15 @@ class Protocols:
             return True
         if a.is_constant() and b.is_constant():
             return _same_constant(a.constant(), b.constant())
+        self.apart(a, b)
         return False
+
+    def apart(self, a: Value, b: Value) -> None:
+        """Guard that two objects from outside are not one; of different classes they cannot be."""
+        if a.source is None or b.source is None or a.python_type() is not b.python_type():
+            return
+        if not (isinstance(a.source, Held) and isinstance(b.source, Held)):
+            self.guard(a.source, Distinct(b.source))
 
     def as_int(self, value: Value) -> int:
         """`operator.index`, as a real number."""

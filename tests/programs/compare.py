@@ -53,7 +53,12 @@ def assert_same(expected: Any, got: Any, where: str = "result") -> None:
         assert expected.requires_grad == got.requires_grad, f"{where}: requires_grad"
         tolerance = TOLERANCE.get(expected.dtype, 0.0)
         torch.testing.assert_close(
-            got, expected, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m: f"{where}: {m}"
+            got,
+            expected,
+            rtol=tolerance,
+            atol=tolerance,
+            equal_nan=True,
+            msg=lambda m: f"{where}: {m}",
         )
     elif isinstance(expected, dict):
         assert list(expected) == list(got), f"{where}: keys {list(got)}"

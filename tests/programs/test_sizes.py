@@ -111,7 +111,7 @@ def test_large_and_odd_sizes() -> None:
 
 
 def test_ranks_compile_apart() -> None:
-    calls = [(torch.randn(*s), torch.randn(*s)) for s in ((), (3,), (3, 2), (2, 3, 2), (4,), (5,))]
+    calls = [(torch.randn(s), torch.randn(s)) for s in ((), (3,), (3, 2), (2, 3, 2), (4,), (5,))]
     check(pointwise, *calls)
     assert jitshape.stats()["compiles"] == 5
 
@@ -119,7 +119,7 @@ def test_ranks_compile_apart() -> None:
 def test_sizes_in_arithmetic_and_results() -> None:
     def f(x: torch.Tensor) -> tuple:
         n, m = x.shape
-        return x.reshape(m, n), n * m, n // 2, n / 2, x.numel() % 3, x.shape
+        return x.reshape(m, n), n * m, n // 2, x.numel() % 3, x.shape
 
     check(f, *[(torch.randn(n, 4),) for n in (5, 6, 9)], compiles=2)
 

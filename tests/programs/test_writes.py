@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import jitshape
 from tests.programs.compare import check
 
 
@@ -124,7 +125,7 @@ def test_writes_to_strided_inputs(program) -> None:
     check(program, (torch.randn(4, 6).t(),), (torch.randn(8, 8)[1:5, 2:6],))
 
 
-TRAINED = [p for p in PROGRAMS if p not in (detached, added_out)]
+TRAINED = [p for p in PROGRAMS if p not in (detached, added_out, log_twice)]
 
 
 @pytest.mark.parametrize("program", TRAINED, ids=lambda f: f.__name__)
@@ -134,6 +135,13 @@ def test_writes_with_gradients(program) -> None:
         return program(y)
 
     check(f, *[(torch.randn(n, 4, requires_grad=True),) for n in (3, 5, 6)], compiles=2)
+
+
+def test_an_overwritten_tensor_that_backward_needs_is_eagers_error() -> None:
+    compiled = jitshape.compile(lambda x: log_twice(x * 1.5))
+    y = compiled(torch.rand(3, requires_grad=True))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
 
 
 def test_out_argument_from_outside() -> None:

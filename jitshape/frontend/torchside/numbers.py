@@ -98,7 +98,7 @@ class SymbolicNumber(Value):
         op = op.removesuffix("=")
         if op not in ARITHMETIC:
             return NotImplemented
-        if op in ("/", "//", "%") and not m.truth(_nonzero(m, self, other, reflected)):
+        if op in ("/", "//", "%") and not _nonzero(m, self, other, reflected).truth(m):
             return self.specialize(m).binary(m, op, other, reflected)
         if op in ("<<", ">>", "&", "|", "^") or (op == "**" and self._power_is_static(other)):
             return m.binary(op, *_sides(self.specialize(m), _literal(m, other), reflected))
@@ -206,7 +206,7 @@ class SymbolicFloat(SymbolicNumber):
         return m.const(self.number.node.guard_float("", 0))
 
     def truth(self, m: Machine) -> bool:
-        return m.truth(self.compare(m, "!=", m.const(0.0)))
+        return self.compare(m, "!=", m.const(0.0)).truth(m)
 
     def reconstruct(self, e: Any) -> None:
         e.output(self.number.node.expr)

@@ -27,7 +27,7 @@ from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.composites import REPLACED
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
-from jitshape.ir.symint import IntExpr, Size, any_of, compare, sym_max
+from jitshape.ir.symint import INF, IntExpr, Size, any_of, compare, sym_max
 from jitshape.ir.trace import Trace
 
 if TYPE_CHECKING:
@@ -106,9 +106,7 @@ class Tracer:
                 real.is_leaf,
             ),
         )
-        offset: Size = 0
-        if real.storage_offset():
-            offset = self.symbol(Number(source, "offset"), real.storage_offset())
+        offset = self.symbol(Number(source, "offset"), real.storage_offset())
         name = self._name(source)
         tensor = self.trace.input(real, name, sizes=sizes, strides=strides, offset=offset)
         self.inputs.append(GraphInput(source, tensor, real))
@@ -159,11 +157,12 @@ class Tracer:
         return strides
 
     def _free_strides(self, real: torch.Tensor, source: Source, dims: Any) -> tuple[Size, ...]:
+        """An expanded dimension (stride 0) stays static: layouts of results depend on it."""
         strides: list[Size] = list(real.stride())
         for dim in dims:
-            decision = self.policy.stride(source, real, dim)
-            if decision.dynamic:
-                strides[dim] = self.symbol(Number(source, "stride", dim), real.stride(dim))
+            stride = real.stride(dim)
+            if self.policy.stride(source, real, dim).dynamic and stride != 0:
+                strides[dim] = self.symbol(Number(source, "stride", dim), stride, lo=1)
         return tuple(strides)
 
     def require(self, condition: Any) -> None:
@@ -172,12 +171,12 @@ class Tracer:
 
     # ---- numbers
 
-    def symbol(self, source: Number, value: int) -> IntExpr:
+    def symbol(self, source: Number, value: int, lo: float = -INF) -> IntExpr:
         """The symbol read from `source`."""
         for name, known in self.symbols.items():
             if known == source:
                 return self.env.symbols[name].expr
-        symbol = self.env.int_symbol(value)
+        symbol = self.env.int_symbol(value, lo=lo)
         self.symbols[str(symbol)] = source
         return symbol
 
