@@ -16,6 +16,7 @@ user's own result, a warning and a counted fallback (`suppress_errors`), or in a
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import time
 import types
@@ -133,7 +134,8 @@ class Compiler:
             logs.log("recompiles", f"{self.function.__qualname__} ({self.where()})\n{reasons}")
         start = time.thread_time()
         try:
-            made = compile_call(self.function, slots, self.options, self.continuations)
+            with collection_deferred():
+                made = compile_call(self.function, slots, self.options, self.continuations)
         except Native as native:
             return self.natively(slots, native.reason, native.fallback)
         except GraphBreak:
@@ -332,9 +334,10 @@ def compile_recorded(
 
     def compile_backward(defined: tuple[bool, ...]) -> Callable[..., Any]:
         counters.count("backward_compiles")
-        backward = with_defined_tangents(split.backward, defined)
-        run_passes(backward, CLEAN_UP, has=split_has)
-        return generate(backward, options).run
+        with collection_deferred():
+            backward = with_defined_tangents(split.backward, defined)
+            run_passes(backward, CLEAN_UP, has=split_has)
+            return generate(backward, options).run
 
     split_has = {p for step in OPTIMIZE for p in step.provides}
     program = generate(split.forward, options)
@@ -368,6 +371,19 @@ def generate(graph: Graph, options: Options) -> Program:
             logs.log("output_code", kernel.source or kernel.text)
         logs.log("output_code", program.source)
     return program
+
+
+@contextmanager
+def collection_deferred() -> Iterator[None]:
+    """Without the garbage collector, which would look at every object of the program, again and
+    again, because a compile makes many."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 @contextmanager

@@ -24,18 +24,20 @@ from jitshape.ir.symint import BoolExpr, IntExpr, Size
 FAST_AMBIENT: dict[str, Callable[[Any], tuple[str, int, Any]]] = {}  # -> (op, number, object)
 
 # Of several checks of one source the cheap and discriminating come first.
-RANK = (C.TypeIs, C.TensorMatches, C.Is, C.Equals, C.Length, C.Keys)
+_CHEAP_FIRST = (C.TypeIs, C.TensorMatches, C.Is, C.Equals, C.Length, C.Keys)
+RANK = {check: rank for rank, check in enumerate(_CHEAP_FIRST)}
 RELATIONS = (C.SameObject, C.Distinct, C.NoOverlap, C.SharesStorage, C.Holds)
 ALONE = (*RELATIONS, C.Ambient)  # not checked together with the load of one source
+ROOTS = (S.Local, S.Held)
 NUMBER_OPS = {"size": "SIZE", "stride": "STRIDE", "offset": "OFFSET", "int": "INT", "len": "LEN"}
 
 
 def rank(check: C.Check) -> int:
-    return RANK.index(type(check)) if type(check) in RANK else len(RANK)
+    return RANK.get(type(check), len(RANK))
 
 
 def root(source: Source) -> Source:
-    while not isinstance(source, S.Local | S.Held):
+    while type(source) not in ROOTS:
         source = source.base  # type: ignore[attr-defined]
     return source
 

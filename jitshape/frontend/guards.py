@@ -76,10 +76,10 @@ def assemble(guards: Iterable[Guard], extract: Iterable[Source]) -> GuardProgram
     """Order the guards, each kept once, and write the program."""
     from jitshape.frontend.guard_program import Assembler
 
-    kept = GuardSet()
+    kept: dict[tuple[Source | None, Check], Guard] = {}
     for guard in guards:
-        kept.add(guard.source, guard.check, guard.location)
-    return Assembler(tuple(kept), tuple(extract)).finish()
+        kept.setdefault((guard.source, guard.check), guard)
+    return Assembler(tuple(kept.values()), tuple(extract)).finish()
 
 
 def explain(program: GuardProgram, slots: tuple) -> Failure | None:

@@ -8,16 +8,42 @@ Sources are immutable and compare by structure.  `str(source)` is the user's way
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+T = TypeVar("T")
 
 
 class Source:
     """Base of all paths."""
 
-    __slots__ = ()
+    _hash: ClassVar[int | None] = None
+    _text: ClassVar[str | None] = None
 
 
-@dataclass(frozen=True)
+@dataclass_transform(frozen_default=True)
+def path(cls: type[T]) -> type[T]:
+    """A frozen record that computes its hash and its text once: paths are nested deeply, and
+    tables are keyed by them."""
+    cls = dataclass(frozen=True)(cls)
+    cls.__hash__ = _once("_hash", cls.__hash__)  # type: ignore[method-assign]
+    cls.__str__ = _once("_text", cls.__str__)  # type: ignore[method-assign]
+    return cls
+
+
+def _once(attribute: str, compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def method(self: Any) -> Any:
+        known = getattr(self, attribute)
+        if known is None:
+            known = compute(self)
+            object.__setattr__(self, attribute, known)
+        return known
+
+    return method
+
+
+@path
 class Local(Source):
     """Argument slot `index` of the frame: positional, keyword-only, then *args, **kwargs.
     `parts`: what the user calls the items of *args (and, if not None, the keys of **kwargs),
@@ -31,7 +57,7 @@ class Local(Source):
         return self.name
 
 
-@dataclass(frozen=True, eq=False)
+@path
 class Held(Source):
     """An object held for ever by the cache entry: a globals dict, a class, a closure cell."""
 
@@ -48,7 +74,7 @@ class Held(Source):
         return self.text
 
 
-@dataclass(frozen=True)
+@path
 class InstanceDict(Source):
     """`base.__dict__` of an ordinary object (also a module's or a class instance's)."""
 
@@ -58,7 +84,7 @@ class InstanceDict(Source):
         return f"{self.base}.__dict__"
 
 
-@dataclass(frozen=True)
+@path
 class Key(Source):
     """`base[key]` of a dict (storage of the dict itself: no user __getitem__), constant key."""
 
@@ -79,7 +105,7 @@ class Key(Source):
         return f"{self.base}[{self.key!r}]"
 
 
-@dataclass(frozen=True)
+@path
 class Item(Source):
     """`base[index]` of a tuple or list (of the exact storage, subclasses included)."""
 
@@ -92,7 +118,7 @@ class Item(Source):
         return f"{self.base}[{self.index}]"
 
 
-@dataclass(frozen=True)
+@path
 class TypeOf(Source):
     """`type(base)`."""
 
@@ -102,7 +128,7 @@ class TypeOf(Source):
         return f"type({self.base})"
 
 
-@dataclass(frozen=True)
+@path
 class TypeAttribute(Source):
     """What the method resolution order of class `base` holds under `name`, unbound."""
 
@@ -113,7 +139,7 @@ class TypeAttribute(Source):
         return f"{self.base}.{self.name}"
 
 
-@dataclass(frozen=True)
+@path
 class Slot(Source):
     """The value in a `__slots__` member `name` of `base`."""
 
@@ -135,7 +161,7 @@ FIELDS = {
 }
 
 
-@dataclass(frozen=True)
+@path
 class Field(Source):
     """A field that the interpreter's own C structs hold: see FIELDS, by the type of `base`."""
 
@@ -146,7 +172,7 @@ class Field(Source):
         return str(self.base) if self.name == "cell_contents" else f"{self.base}.{self.name}"
 
 
-@dataclass(frozen=True)
+@path
 class Getter(Source):
     """A C getter of a tensor that runs no user code: grad, _base, data; read at each call."""
 
@@ -157,7 +183,7 @@ class Getter(Source):
         return f"{self.base}.{self.name}"
 
 
-@dataclass(frozen=True)
+@path
 class Number(Source):
     """A machine integer read from `base`: kind "size"/"stride" (of dimension `dim`), "offset" of
     a tensor, "int" of a Python int, "len" of a container, "float" (as f64) of a Python float."""

@@ -11,7 +11,6 @@ decomposition; an extern call, whose result types come from a run at the hint si
 from __future__ import annotations
 
 import collections
-import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -59,21 +58,6 @@ class Trace(TorchDispatchMode):
         self._in_backward = False
         self._lines: dict[int, Location | None] = {}  # by the number of the autograd node
         self._tokens = 0
-        self._collecting: list[bool] = []
-
-    # ---- on and off
-
-    def __enter__(self) -> Trace:
-        self._collecting.append(gc.isenabled())
-        gc.disable()  # a collection in the middle costs more than the trace
-        return super().__enter__()
-
-    def __exit__(self, *exc: Any) -> None:
-        try:
-            super().__exit__(*exc)
-        finally:
-            if self._collecting.pop():
-                gc.enable()
 
     def close(self) -> None:
         """Let go of every symbolic tensor; the graph stays."""
