@@ -48,7 +48,6 @@ from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
 from jitshape.ir.passes.tangents import with_defined_tangents
 from jitshape.ir.printer import print_graph
-from jitshape.ir.symint import Atom, IntExpr
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.explaining import compile_record, recompile_failures
@@ -266,9 +265,9 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     graph = trace.graph
     graph.outputs = [k.tensor.value if isinstance(k, TensorValue) else k for k in keys]
     graph.returned = len(keys)
-    used = {a.name for size in graph.sizes_used() for a in symbols_of(size)}
+    used = {a.name for size in graph.sizes_used() for a in size.symbols()}
     graph.symbols = [
-        captured.tracer.env.symbols[name].expr
+        captured.tracer.expression(name)
         for name, source in captured.tracer.symbols.items()
         if name in used and not read_off_inputs(source, captured.tracer.inputs)
     ]
@@ -303,10 +302,6 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
     written = [t for t in inputs if t._version and t.requires_grad and not t.is_leaf]
     fresh = [t for t in results if t.requires_grad and t.value.storage not in storages]
     return fresh + written
-
-
-def symbols_of(size: IntExpr) -> tuple[Atom, ...]:
-    return size.algebra.symbols(size)
 
 
 def read_off_inputs(source: Any, inputs: Sequence[Any]) -> bool:

@@ -28,6 +28,7 @@ from jitshape.backend.schedule import Schedule, schedule
 from jitshape.backend.text import kernel_text
 from jitshape.ir.evaluate import evaluate
 from jitshape.ir.graph import Graph, Node, Value, map_leaves
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, IntExpr, Size
 from jitshape.ir.types import TensorType, numel
 
@@ -119,6 +120,8 @@ def simplify_sizes(graph: Graph) -> None:
     env, known = graph.env, {}
 
     def leaf(x: Any) -> Any:
+        if type(x) is FloatExpr:
+            return env.simplify_float(x)
         if type(x) is not IntExpr:
             return x
         if x not in known:

@@ -39,10 +39,11 @@ from jitshape.backend.loops import (
     Store,
     roots,
 )
-from jitshape.backend.lower import Lowering, is_view, root
+from jitshape.backend.lower import Lowering, argument_dtype, is_view, root
 from jitshape.backend.schedule import DEAR, Schedule, operand_index
 from jitshape.ir.graph import Node, Value
 from jitshape.ir.ops.registry import OPS
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import numel
 
@@ -54,7 +55,7 @@ class KernelCall:
 
     kernel: Kernel
     buffers: tuple[Value, ...]
-    scalars: tuple[Value, ...]
+    scalars: tuple[Value | FloatExpr, ...]
     outputs: tuple[Value, ...]
 
 
@@ -388,7 +389,7 @@ class _KernelBuilder:
             body,
             (*(self.buffers[v] for v in values), *scratch),
             used.sizes(self.algebra),
-            tuple(v.type.dtype for v in self.low.arguments),
+            tuple(map(argument_dtype, self.low.arguments)),
             origin=origins(self.group.units),
         )
         outputs = tuple(unit.value for unit in self.stored)

@@ -21,6 +21,7 @@ from jitshape.backend.movement import MOVEMENT
 from jitshape.errors import InternalError
 from jitshape.ir.graph import Node, Value, map_leaves
 from jitshape.ir.ops.registry import OPS
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType
 
@@ -113,6 +114,11 @@ def _masks(node: Node) -> bool:
     return any(place.type.dtype in (torch.bool, torch.uint8) for place in places)
 
 
+def argument_dtype(value: Value | FloatExpr) -> torch.dtype:
+    """How a kernel is passed a number: a real of sizes as a double."""
+    return torch.float64 if isinstance(value, FloatExpr) else value.type.dtype
+
+
 class Lowering:
     """Expands values into scalars for one kernel."""
 
@@ -120,11 +126,11 @@ class Lowering:
         self.b, self.leaf, self.extents = builder, leaf, extents
         self.algebra: Algebra = builder.algebra
         self._memo: dict[tuple[Value, Index, Scalar | None], Scalar] = {}
-        self._arguments: dict[Value, int] = {}
+        self._arguments: dict[Value | FloatExpr, int] = {}
 
     @property
-    def arguments(self) -> tuple[Value, ...]:
-        """The scalar values used, in the order of `Kernel.scalars`."""
+    def arguments(self) -> tuple[Value | FloatExpr, ...]:
+        """The scalar values and reals used, in the order of `Kernel.scalars`."""
         return tuple(self._arguments)
 
     def element(self, value: Value, index: Index, mask: Scalar | None = None) -> Scalar:
@@ -138,10 +144,10 @@ class Lowering:
             self._memo[key] = found
         return found
 
-    def scalar_argument(self, value: Value) -> Scalar:
+    def scalar_argument(self, value: Value | FloatExpr) -> Scalar:
         """A Python number computed or passed at run time."""
         position = self._arguments.setdefault(value, len(self._arguments))
-        return self.b.argument(position, value.type.dtype)
+        return self.b.argument(position, argument_dtype(value))
 
     # ---- expansion by family
 
@@ -181,8 +187,8 @@ class Lowering:
         return self.element(source, tuple(inner), mask)
 
     def _pointwise(self, node: Node, value: Value, index: Index, mask: Scalar | None) -> Scalar:
-        def operand(x: Value) -> Scalar:
-            if isinstance(x.type, ScalarType):
+        def operand(x: Value | FloatExpr) -> Scalar:
+            if isinstance(x, FloatExpr) or isinstance(x.type, ScalarType):
                 return self.scalar_argument(x)
             return self.element(x, broadcast_index(index, x.type.shape), mask)
 
@@ -224,7 +230,7 @@ class Reader:
 
     def number(self, x: Any) -> Any:
         """A number computed at run time becomes a scalar; other arguments stay."""
-        if isinstance(x, Value) and isinstance(x.type, ScalarType):
+        if isinstance(x, FloatExpr) or (isinstance(x, Value) and isinstance(x.type, ScalarType)):
             return self.lowering.scalar_argument(x)
         return x
 

@@ -20,7 +20,7 @@ from torch import nn
 import jitshape.frontend.builtins_  # registers builtins
 import jitshape.frontend.torchside.wrap  # registers the wrappers
 from jitshape.frontend import _evalframe
-from jitshape.frontend.checks import Guard, Holds, Location
+from jitshape.frontend.checks import Equals, Guard, Holds, Location
 from jitshape.frontend.dynamic import Policy, history_of
 from jitshape.frontend.effects import Effects
 from jitshape.frontend.machine import Machine, Outcome, trace
@@ -29,6 +29,7 @@ from jitshape.frontend.torchside.ambient import AmbientState
 from jitshape.frontend.torchside.tracer import Tracer
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.shape_env import Fact
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import BoolExpr
 from jitshape.options import Options
 
@@ -75,6 +76,10 @@ class Capture:
         assert isinstance(fact.condition, BoolExpr)
         names = [atom.name for atom in fact.condition.symbols()]
         bound = tuple((name, self.tracer.symbols[name]) for name in names)
+        left, right = fact.condition.args
+        if fact.condition.op == "eq" and isinstance(left, FloatExpr) and left.symbol:
+            if type(right) is float:  # bit by bit: nan and the sign of zero count
+                return Guard(bound[0][1].base, Equals(right), fact.location)
         return Guard(bound[0][1], Holds(fact.condition, bound), fact.location)
 
     def symbol_texts(self) -> list[str]:

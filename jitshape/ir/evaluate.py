@@ -17,6 +17,7 @@ from jitshape.errors import InternalError
 from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, map_leaves
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import excerpt
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType
 
@@ -38,6 +39,8 @@ def evaluate(
     def concrete(leaf: Any) -> Any:
         if isinstance(leaf, Value):
             return values[leaf]
+        if type(leaf) is FloatExpr:
+            return leaf.evaluate(lambda x: sizes[x.symbol.name] if x.symbol else concrete(x))
         return leaf.algebra.evaluate(leaf, sizes) if type(leaf) is IntExpr else leaf
 
     for node in graph.nodes:

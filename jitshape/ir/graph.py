@@ -134,8 +134,8 @@ class Mutation:
 class Graph:
     """`outputs` holds a Value, a Size, an Alias, an OutputAlias or None in each place.  The user
     gets the first `returned` of them (None: all); those behind feed mutations, output aliases and
-    the backward graph.  `symbols` are sizes that no input shows: the caller passes them as ints
-    behind the inputs.
+    the backward graph.  `symbols` are sizes and float symbols that no input shows: the caller
+    passes them as ints and floats behind the inputs.
 
     A joint graph also has the gradients: `differentiated` are the values that got one (outputs,
     or inputs as mutated; not outputs that are views of inputs: their gradient flows outside), the
@@ -152,7 +152,7 @@ class Graph:
     returned: int | None = None
     gradients: int = 0
     differentiated: list[Value] = field(default_factory=list)
-    symbols: list[Size] = field(default_factory=list)
+    symbols: list[Any] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
     _storages: Iterator[int] = field(default_factory=itertools.count)
 
@@ -181,14 +181,15 @@ class Graph:
         self.nodes.insert(len(self.nodes) if before is None else before, node)
         return node
 
-    def sizes_used(self) -> list[Size]:
-        """Every symbolic size in node arguments and types, in order of first use."""
+    def sizes_used(self) -> list[Any]:
+        """Every symbolic size and real in node arguments and types, in order of first use."""
+        from jitshape.ir.symfloat import FloatExpr
         from jitshape.ir.symint import IntExpr
 
-        seen: dict[Size, None] = {}
+        seen: dict[Any, None] = {}
 
         def note(leaf: Any) -> Any:
-            if type(leaf) is IntExpr:
+            if type(leaf) is IntExpr or type(leaf) is FloatExpr:
                 seen.setdefault(leaf)
             return leaf
 

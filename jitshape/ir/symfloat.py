@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jitshape.ir.symint import Atom, IntExpr, Size, operand
+from jitshape.ir.symint import Algebra, Atom, IntExpr, Size, operand
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
     "add": ("{} + {}", operator.add),
@@ -109,6 +109,11 @@ class FloatExpr:
 
 
 Real = float | FloatExpr
+
+
+def symbol_of(algebra: Algebra, atom: Atom) -> IntExpr | FloatExpr:
+    """The expression that is one symbol, of a size or of a float."""
+    return FloatExpr("symbol", (atom,)) if atom.kind == "float" else algebra.expr(atom)
 
 
 def _leaf(arg: Any, leaf: Callable[[Any], Any]) -> Any:

@@ -234,6 +234,8 @@ def _general(cond: Bool) -> bool | None:
     """The answer at all sizes above 1, if there is one."""
     if not isinstance(cond, BoolExpr) or cond.op not in ("eq", "ne"):
         return None
+    if any(isinstance(side, (float, FloatExpr)) for side in cond.args):
+        return None
     equal = equal_above_one(*cond.args)
     return None if equal is None else equal is (cond.op == "eq")
 

@@ -15,6 +15,7 @@ from jitshape.errors import InternalError
 from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, values_in
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import excerpt
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr
 from jitshape.ir.types import TensorType
 
@@ -70,7 +71,7 @@ def _check_outputs(graph: Graph, stage: str, defined: set[Value]) -> None:
             real = exists and isinstance(graph.outputs[output.output], Value)
             _require(graph, None, stage, real, f"{output} refers to no tensor output")
         else:
-            legal = output is None or isinstance(output, (Value, int, float, IntExpr))
+            legal = output is None or isinstance(output, (Value, int, float, IntExpr, FloatExpr))
             _require(graph, None, stage, legal, f"{output!r} cannot be an output")
     for mutation in graph.mutations:
         exists = mutation.input < len(graph.inputs) and mutation.output < len(graph.outputs)

@@ -277,3 +277,37 @@ def test_functions_and_classes_as_arguments() -> None:
     x = torch.randn(3)
     for fn in (torch.sin, torch.cos, lambda y: y * 2, torch.nn.ReLU(), torch.sin):
         assert_same(fn(x) + 1, compiled(fn, x))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "eager"])
+def test_floats_that_change(backend: str) -> None:
+    def f(x: torch.Tensor, s: float) -> tuple:
+        bounded = x.clamp(max=s), x.clamp(-s, s), torch.where(x > s, s, x)
+        return (
+            x * s + s * 2,
+            s + 1,
+            x.double() / s,
+            (x * 3).long() * s,
+            torch.full((2,), s),
+            bounded,
+        )
+
+    values = (0.5, 1.5, -2.25, 0.0, 1.0, float("nan"))
+    check(
+        f, *[(torch.randn(3, requires_grad=True), s) for s in values], compiles=2, backend=backend
+    )
+
+
+def test_floats_that_decide_are_guarded_by_value() -> None:
+    def f(x: torch.Tensor, s: float) -> torch.Tensor:
+        return x * s if s > 1 else x - s
+
+    check(f, *[(torch.randn(3), s) for s in (0.5, 1.5, 0.25, 2.0, -0.0, 0.0, float("nan"))])
+
+
+def test_reals_of_sizes() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        n = x.shape[0]
+        return x * n**-0.5, x.softmax(-1) * (1 / n), n / 3, x.mean() * (n - 1) / n
+
+    check(f, *[(torch.rand(n, 2, requires_grad=True),) for n in (3, 4, 5, 7)], compiles=2)

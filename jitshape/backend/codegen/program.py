@@ -22,6 +22,7 @@ from jitshape.backend.lower import root
 from jitshape.backend.memory import MemoryPlan
 from jitshape.errors import InternalError
 from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Value
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import SHORT, TensorType
 
@@ -45,7 +46,7 @@ class ProgramWriter:
         self.globals["as_strided"] = torch.as_strided
         self.lines: list[str] = []
         self._names: dict[Any, str] = {}
-        self._taken: set[str] = set(self.globals) | {"max", "min", "program"}
+        self._taken: set[str] = set(self.globals) | {"float", "math", "max", "min", "program"}
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
         self._views: dict[tuple, str] = {}
@@ -53,7 +54,7 @@ class ProgramWriter:
 
     def write(self) -> str:
         """The source of `def program(...)`."""
-        given = [size.symbol for size in self.graph.symbols if type(size) is IntExpr]
+        given = [number.symbol for number in self.graph.symbols]
         passed = [*self.graph.inputs, *(atom for atom in given if atom is not None)]
         inputs = ", ".join(self.name(thing) for thing in passed)
         for step, call in enumerate(self.calls):
@@ -120,12 +121,18 @@ class ProgramWriter:
             self._hoisted[atom.id] = name
         return self._hoisted[atom.id]
 
+    def real(self, real: FloatExpr) -> str:
+        """Text of a float computed from sizes and float arguments."""
+        self._symbols.update(real.symbols())
+        self.globals["math"] = math
+        return real.print(self.name)
+
     def sizes(self, sizes: Iterable[Size]) -> str:
         return _tuple(self.size(s) for s in sizes)
 
     def _bindings(self) -> list[str]:
         """Lines that read the symbols in use from the inputs, each once."""
-        given = {size.symbol for size in self.graph.symbols if type(size) is IntExpr}
+        given = {number.symbol for number in self.graph.symbols}
         missing, lines = self._symbols - given, []
         for value in self.graph.inputs:
             if not isinstance(value.type, TensorType):
@@ -166,7 +173,7 @@ class ProgramWriter:
         for atom in call.kernel.sizes:
             self._symbols.add(atom)
             args.append(self.name(atom))
-        args += [self.name(value) for value in call.scalars]
+        args += [self.argument(value) for value in call.scalars]
         self.lines.append(f"{name}({', '.join(args)})")
 
     def _allocate(self, value: Value) -> None:
@@ -210,6 +217,8 @@ class ProgramWriter:
             return self.tensor(arg) if isinstance(arg.type, TensorType) else self.name(arg)
         if type(arg) is IntExpr:
             return self.size(arg)
+        if type(arg) is FloatExpr:
+            return self.real(arg)
         if isinstance(arg, (list, tuple)):
             return f"[{', '.join(self.argument(item) for item in arg)}]"
         if arg is None or isinstance(arg, (bool, int, str)):

@@ -46,7 +46,7 @@ def number_value(m: Machine, env: ShapeEnv, number: Any) -> Value:
     if isinstance(number, torch.SymFloat):
         return SymbolicFloat(env, number)
     if isinstance(number, torch.SymBool):
-        return truth_value(m, env, symnode.bool_from_torch(number))
+        return truth_value(m, env, symnode.from_torch(number))
     if isinstance(number, BoolExpr):
         return SymbolicBool(env, number)
     return m.const(number)
@@ -225,7 +225,7 @@ class SymbolicBool(Value):
         return bool
 
     def to_torch(self) -> Any:
-        return symnode.bool_to_torch(self.condition, self.env)
+        return symnode.to_torch_bool(self.condition, self.env)
 
     def truth(self, m: Machine) -> bool:
         return self.env.evaluate(self.condition, "a branch on a size")

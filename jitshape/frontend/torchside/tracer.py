@@ -21,13 +21,15 @@ from jitshape.errors import InternalError, UnsupportedTensor
 from jitshape.frontend.checks import TensorMatches, TypeIs
 from jitshape.frontend.dynamic import Policy
 from jitshape.frontend.sources import Number, Source
-from jitshape.frontend.torchside.numbers import SymbolicInt
+from jitshape.frontend.torchside.numbers import SymbolicFloat, SymbolicInt
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.composites import REPLACED
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import INF, IntExpr, Size, any_of, compare, sym_max
+from jitshape.ir.symnode import to_torch_float
 from jitshape.ir.trace import Trace
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Tracer:
         self.trace = Trace(self.env)
         self.inputs: list[GraphInput] = []
         self.symbols: dict[str, Source] = {}
+        self.floats: dict[str, FloatExpr] = {}  # the symbols among them that are floats
         self._names: set[str] = set()
         self._values: dict[int, TensorValue] = {}  # by id of the SymbolicTensor
 
@@ -179,6 +182,21 @@ class Tracer:
         symbol = self.env.int_symbol(value, lo=lo)
         self.symbols[str(symbol)] = source
         return symbol
+
+    def expression(self, name: str) -> IntExpr | FloatExpr:
+        """The symbol of this name."""
+        return self.floats.get(name) or self.env.symbols[name].expr
+
+    def symbolic_float(self, m: Machine, value: float, source: Source | None) -> Value | None:
+        """The symbol of a Python float that changed; None: it is a literal."""
+        if source is None or not self.policy.number(source, value).dynamic:
+            return None
+        m.guard(source, TypeIs(float))
+        symbol = self.env.float_symbol(value)
+        self.symbols[str(symbol)], self.floats[str(symbol)] = Number(source, "float"), symbol
+        number = SymbolicFloat(self.env, to_torch_float(symbol, self.env))
+        number.source = source
+        return number
 
     def symbolic_int(self, m: Machine, value: int, source: Source | None) -> Value | None:
         """The symbol of a Python int that changed; None: it is a literal."""

@@ -15,6 +15,7 @@ import torch
 from jitshape.ir.graph import Node, Value
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import Shape, broadcast, elementwise_strides, preserved_strides, row_major
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import TensorType
 
@@ -190,18 +191,22 @@ class Pointwise:
 
     @classmethod
     def element(cls, b: Any, node: Node, operand: Callable[[Value], Any]) -> Any:
-        """The output element of `node`; `operand` gives the element of a tensor operand.  The
-        computation runs in f32 or wider; numbers stay Python numbers, except the first."""
+        """The output element of `node`; `operand` gives the element of a tensor operand and a
+        real of sizes.  The computation runs in f32 or wider; numbers stay Python numbers, except
+        the first."""
         common = cls.common(*node.args)
         compute = WIDER.get(common, common)
+        real = compute if compute.is_floating_point else torch.get_default_dtype()
 
         def convert(place: int, x: Any) -> Any:
             if type(x) is Value:
                 return b.cast(operand(x), compute) if place < cls.operands else operand(x)
+            if type(x) is FloatExpr:
+                return b.cast(operand(x), real)
             return b.cast(b.scalar(x), compute) if place == 0 else x
 
         args = [convert(place, x) for place, x in enumerate(node.args)]
-        kwargs = {k: operand(x) if type(x) is Value else x for k, x in node.kwargs.items()}
+        kwargs = {k: convert(cls.operands, x) for k, x in node.kwargs.items()}
         return b.cast(cls.lower(b, *args, **kwargs), node.outs[0].type.dtype)
 
     @staticmethod

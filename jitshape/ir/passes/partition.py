@@ -28,6 +28,7 @@ from jitshape.ir.graph import (
     values_in,
 )
 from jitshape.ir.passes.saved import choose_saved
+from jitshape.ir.symfloat import FloatExpr, symbol_of
 from jitshape.ir.symint import Atom, IntExpr, Size
 from jitshape.ir.types import TensorType
 
@@ -180,7 +181,7 @@ def _until(nodes: list[Node], known: set[Value], wanted: Iterable[Value]) -> lis
     return kept[::-1]
 
 
-def unbound_symbols(graph: Graph) -> list[Size]:
+def unbound_symbols(graph: Graph) -> list[Size | FloatExpr]:
     """Symbols in `graph` that are no plain size, stride or offset of an input."""
     bound: set[Atom] = set()
     for value in graph.inputs:
@@ -188,10 +189,9 @@ def unbound_symbols(graph: Graph) -> list[Size]:
             for size in (*value.type.shape, *value.type.strides, value.type.offset):
                 if type(size) is IntExpr and size.symbol is not None:
                     bound.add(size.symbol)
-    missing: dict[Size, None] = {}
+    missing: dict[Size | FloatExpr, None] = {}
     for size in graph.sizes_used():
-        assert isinstance(size, IntExpr)
-        for atom in size.algebra.symbols(size):
+        for atom in size.symbols():
             if atom not in bound:
-                missing.setdefault(size.algebra.expr(atom))
+                missing.setdefault(symbol_of(graph.env.algebra, atom))
     return list(missing)
