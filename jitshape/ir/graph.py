@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from jitshape.ir.symint import Size
 from jitshape.ir.types import ScalarType, TensorType
 
 
