@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from jitshape.backend.autograd import contract_of, make_autograd_callable
@@ -75,6 +76,7 @@ class Compiler:
         self.function, self.options = function, options
         self.lock = threading.RLock()
         self.programs: list[GuardProgram] = []
+        self.compiled: list[Program] = []  # of the entries that have a graph
         self.warned = False
         self.dispatcher = _evalframe.Dispatcher(function, self.miss)
         self.continuations = continuations or Continuations(self._resume)
@@ -85,6 +87,7 @@ class Compiler:
 
     def forget(self) -> None:
         self.programs.clear()
+        self.compiled.clear()
         self.dispatcher.clear()
 
     # ---- a call that no entry serves
@@ -144,6 +147,8 @@ class Compiler:
                 raise
             return self._suppressed(error, slots)
         self.programs.append(made.program)
+        if made.compiled is not None:
+            self.compiled.append(made.compiled)
         self.dispatcher.add_entry(made.program.program, made.entry)
         self._tell(made, failures, time.thread_time() - start)
         extracted = made.program.run(slots)
@@ -353,8 +358,11 @@ def generate(graph: Graph, options: Options) -> Program:
     if backend == "auto":
         on_gpu = any(v.type.device.type == "cuda" for v in graph.inputs)
         backend = "triton" if on_gpu else "cpu"
-    with stage("generate"):
-        program = compile_graph(graph, backend=backend, memory_plan=options.memory_plan)
+    if callable(backend):
+        program = Program(backend(graph, example_inputs(graph)))
+    else:
+        with stage("generate"):
+            program = compile_graph(graph, backend=backend, memory_plan=options.memory_plan)
     counters.count("graphs")
     counters.count("kernels", len(program.kernels))
     for op, calls in program.externs.items():
@@ -366,6 +374,22 @@ def generate(graph: Graph, options: Options) -> Program:
             logs.log("output_code", kernel.source or kernel.text)
         logs.log("output_code", program.source)
     return program
+
+
+def example_inputs(graph: Graph) -> list[Any]:
+    """Tensors (of zeros) and numbers such as this call gives to `graph`, for a user's backend."""
+
+    def actual(sizes: Sequence[Any]) -> list[int]:
+        return [graph.env.actual(s) or 0 for s in sizes]
+
+    types_ = [value.type for value in graph.inputs]
+    tensors = [
+        torch.empty_strided(
+            actual(t.shape), actual(t.strides), dtype=t.dtype, device=t.device
+        ).zero_()
+        for t in types_
+    ]
+    return [*tensors, *actual(graph.symbols)]
 
 
 @contextmanager

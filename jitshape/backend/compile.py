@@ -19,7 +19,7 @@ from jitshape.backend.externs import has_out, may_alias
 from jitshape.backend.fusion import Axes, Group
 from jitshape.backend.identity import kernel_key
 from jitshape.backend.indexing import is_dense, tensor_type
-from jitshape.backend.kernels import KernelCall, build_kernel
+from jitshape.backend.kernels import KernelCall, build_kernel, inlined
 from jitshape.backend.launch import Launcher, launchers
 from jitshape.backend.loops import Kernel
 from jitshape.backend.lower import root
@@ -28,6 +28,7 @@ from jitshape.backend.schedule import Schedule, schedule
 from jitshape.backend.text import kernel_text
 from jitshape.ir.evaluate import evaluate
 from jitshape.ir.graph import Graph, Node, Value, map_leaves
+from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, IntExpr, Size
 from jitshape.ir.types import TensorType, numel
@@ -168,8 +169,9 @@ def _calls(plan: Schedule) -> list[Call]:
 
 
 def _title(group: Group) -> str:
-    ops = dict.fromkeys(unit.node.title for unit in group.units)
-    return "_".join(["fused", *list(ops)[:MOST_NAMED]])
+    nodes = (node for unit in group.units for node in inlined(unit))
+    ops = list(dict.fromkeys(n.title for n in nodes if OPS[n.op].family != "factory"))
+    return "_".join(["fused", *(ops or ["fill"])[:MOST_NAMED]])
 
 
 def _memory(

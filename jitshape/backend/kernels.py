@@ -452,13 +452,13 @@ def origins(units: Iterable[Unit]) -> tuple[str, ...]:
     """The ops behind a kernel with the user's lines, in program order."""
     lines: dict[str, None] = {}
     for unit in units:
-        for node in _inlined(unit):
+        for node in inlined(unit):
             where = f"  {node.location}" if node.location else ""
             lines.setdefault(f"{node.title}{where}")
     return tuple(lines)
 
 
-def _inlined(unit: Unit) -> list[Node]:
+def inlined(unit: Unit) -> list[Node]:
     """The nodes computed for a unit, operands first."""
     stop = {read.root for read in unit.reads}
     order: dict[Node, None] = {}
