@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -57,6 +58,18 @@ def dispatch_keys(tensor: torch.Tensor) -> int:
     return torch._C._dispatch_keys(tensor).raw_repr()
 
 
+def sample(*shape: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:
+    """A tensor that the user's default dtype and device do not change."""
+    return torch.ones(shape, dtype=dtype, device=device)
+
+
+@contextmanager
+def gradients() -> Iterator[None]:
+    """Autograd as it is by default: the first compile may come under no_grad or inference_mode."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
 # ---- (dtype, device)
 
 
@@ -64,7 +77,7 @@ def dispatch_keys(tensor: torch.Tensor) -> int:
 def dtype_code(dtype: torch.dtype) -> int:
     """The 16 bits that a TensorImpl keeps for a dtype."""
     try:
-        return impl_words(torch.empty(0, dtype=dtype))[kind_word()] & 0xFFFF
+        return impl_words(sample(0, dtype=dtype))[kind_word()] & 0xFFFF
     except NotFound:  # then only `fields` reads tensors, and any number will do
         return sorted(str(d) for d in vars(torch).values() if type(d) is torch.dtype).index(
             str(dtype)
@@ -79,8 +92,8 @@ def tensor_kind(dtype: torch.dtype, device: torch.device) -> int:
 
 @functools.cache
 def kind_word() -> int:
-    a, b = torch.empty(3, 5, 7), torch.empty(3, 5, 7, dtype=torch.float64)
-    m = torch.empty(3, 5, 7, device="meta")
+    a, b = sample(3, 5, 7), sample(3, 5, 7, dtype=torch.float64)
+    m = sample(3, 5, 7, device="meta")
     meta = DEVICE_TYPES.index("meta")
     found = []
     for i, (x, y, z) in enumerate(zip(impl_words(a), impl_words(b), impl_words(m))):
@@ -95,7 +108,7 @@ def kind_word() -> int:
 
 def find_sizes() -> tuple[int, int, int]:
     """Word of the first inline size, number of inline sizes, word of the rank."""
-    x = impl_words(torch.empty(3, 5, 7))
+    x = impl_words(sample(3, 5, 7))
     first = only([i for i in range(len(x) - 3) if x[i : i + 3] == [3, 5, 7]], "sizes")
     strides = only([i for i in range(len(x) - 3) if x[i : i + 3] == [35, 7, 1]], "strides")
     if x[first - 1] != 3:
@@ -105,7 +118,7 @@ def find_sizes() -> tuple[int, int, int]:
 
 def find_autograd(keys: int) -> tuple[int, int, int]:
     """Word of the autograd record; in it the byte requires_grad and the word grad_fn."""
-    plain, leaf = torch.empty(3, 5), torch.empty(3, 5).requires_grad_()
+    plain, leaf = sample(3, 5), sample(3, 5).requires_grad_()
     a, b = impl_words(plain), impl_words(leaf)
     index = only([i for i in range(keys) if b[i] and not a[i]], "autograd record")
 
@@ -116,7 +129,7 @@ def find_autograd(keys: int) -> tuple[int, int, int]:
     off = record(leaf.requires_grad_(False))
     changed = [i for i in range(len(on)) if on[i] != off[i]]
     flag = only([i for i in changed if (on[i], off[i]) == (1, 0)], "requires_grad")
-    result = torch.empty(3, 5).requires_grad_() * 2
+    result = sample(3, 5).requires_grad_() * 2
     before = [int.from_bytes(record(result)[i : i + 8], "little") for i in range(0, 192, 8)]
     result.detach_()
     after = [int.from_bytes(record(result)[i : i + 8], "little") for i in range(0, 192, 8)]
@@ -127,12 +140,12 @@ def find_autograd(keys: int) -> tuple[int, int, int]:
 
 def find_offsets() -> tuple[int, ...]:
     """In the order of _tensor.h; bytes."""
-    x = torch.empty(3, 5, 7)
+    x = sample(3, 5, 7)
     impl = words(id(x), 8).index(x._cdata)
     keys = only([i for i, w in enumerate(impl_words(x)) if w == dispatch_keys(x)], "key set")
     sizes, inline, rank = find_sizes()
     autograd, requires_grad, grad_fn = find_autograd(keys)
-    base = torch.empty(9973)
+    base = sample(9973)
     view, other = torch.as_strided(base, (3, 5), (9, 2), 4001), torch.as_strided(base, (3,), (1,))
     offset = only([i for i, w in enumerate(impl_words(view)) if w == 4001], "storage offset")
     storage = base.untyped_storage()
@@ -159,16 +172,16 @@ def fields(tensor: torch.Tensor) -> tuple:
 
 
 def specimens() -> list[torch.Tensor]:
-    leaf = torch.ones(4, 6).requires_grad_()
+    leaf = sample(4, 6).requires_grad_()
     with torch.inference_mode():
-        inference = torch.ones(2, 3)
-    kinds = [torch.ones(2, 3, dtype=dtype) for dtype in (torch.int64, torch.bool, torch.bfloat16)]
+        inference = sample(2, 3)
+    kinds = [sample(2, 3, dtype=dtype) for dtype in (torch.int64, torch.bool, torch.bfloat16)]
     return [
         *kinds,
         *(leaf, leaf * 2, (leaf * 2).detach(), leaf.t(), leaf.data, torch.nn.Parameter(kinds[2])),
-        *(torch.empty(0), torch.tensor(1.5), torch.ones(2, 1, 2, 1, 2, 3).transpose(0, 5)),
-        *(torch.ones(1, 2, 3, 4, 5)[..., 2:], torch.ones(3).expand(4, 3), inference),
-        *(torch.empty(4, 6, device="meta"), torch.ones(3, dtype=torch.complex64).conj()),
+        *(sample(0), sample(), sample(2, 1, 2, 1, 2, 3).transpose(0, 5)),
+        *(sample(1, 2, 3, 4, 5)[..., 2:], sample(3).expand(4, 3), inference),
+        *(sample(4, 6, device="meta"), sample(3, dtype=torch.complex64).conj()),
     ]
 
 
@@ -177,11 +190,11 @@ def prove() -> None:
     for tensor in specimens():
         if _evalframe.tensor_view(tensor) != fields(tensor):
             raise NotFound(f"a {tensor.dtype} tensor of rank {tensor.dim()} reads wrongly")
-    moved = torch.ones(4, 6)
+    moved = sample(4, 6)
     for change in (
         lambda: moved.t_(),
         lambda: moved.resize_(2, 3),
-        lambda: setattr(moved, "data", torch.ones(5, 7, 1)),
+        lambda: setattr(moved, "data", sample(5, 7, 1)),
         lambda: moved.requires_grad_(),
     ):
         change()
@@ -193,8 +206,9 @@ def prove() -> None:
 def install() -> bool:
     """Tell _evalframe how to read tensors.  Whether the direct way passed its proof."""
     try:
-        _evalframe.set_tensor_layout(torch.Tensor, fields, True, find_offsets())
-        prove()
+        with gradients():
+            _evalframe.set_tensor_layout(torch.Tensor, fields, True, find_offsets())
+            prove()
         direct = True
     except (NotFound, ValueError, IndexError):
         _evalframe.set_tensor_layout(torch.Tensor, fields, False, (0,) * 12)
@@ -226,10 +240,12 @@ def install_ambient() -> None:
             "functorch": functorch_depth,
         }
     )
-    if find_mode_readers():
+    with gradients():
+        modes, thread = find_mode_readers(), find_thread_state()
+    if modes:
         FAST_AMBIENT["autocast"] = lambda value: ("AUTOCAST", autocast_word(value), None)
         FAST_AMBIENT["default_dtype"] = lambda value: ("DEFAULT_DTYPE", dtype_code(value), None)
-    if find_thread_state():
+    if thread:
         FAST_AMBIENT["grad_mode"] = autograd_bit(GRAD_MODE)
         FAST_AMBIENT["inference_mode"] = autograd_bit(INFERENCE_MODE)
         FAST_AMBIENT["dispatch_keys"] = lambda value: ("LOCAL_KEYS", 0, value)

@@ -155,6 +155,30 @@ def test_ambient_default_dtype():
     assert p.run(()) == ()
 
 
+MODES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "device": lambda: torch.device("meta"),
+    "autocast": lambda: torch.autocast("cpu"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_compile_may_come_in_any_mode(mode):
+    fast = set(calibrate.FAST_AMBIENT)
+    assert fast >= {"autocast", "default_dtype", "dispatch_keys", "grad_mode", "inference_mode"}
+    for cached in (calibrate.install, calibrate.kind_word, calibrate.dtype_code):
+        cached.cache_clear()
+    calibrate.FAST_AMBIENT.clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with MODES[mode]():
+            assert calibrate.install()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert set(calibrate.FAST_AMBIENT) == fast
+
+
 def test_the_frontend_imports_without_torch():
     modules = "guards guard_program emit checks sources _evalframe".split()
     code = "import sys\n" + "".join(f"import jitshape.frontend.{m}\n" for m in modules)
