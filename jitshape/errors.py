@@ -10,9 +10,11 @@ from __future__ import annotations
 class JitshapeError(Exception):
     """Base of all errors of jitshape."""
 
-    def __init__(self, what: str, *, where: str = "", because: str = "", avoid: str = "") -> None:
-        self.what, self.where, self.because, self.avoid = what, where, because, avoid
-        rows = (("at", where), ("because", because), ("to avoid", avoid))
+    def __init__(
+        self, what: str, *, where: str = "", because: str = "", so: str = "", avoid: str = ""
+    ) -> None:
+        self.what, self.where, self.because, self.so, self.avoid = what, where, because, so, avoid
+        rows = (("at", where), ("because", because), ("so", so), ("to avoid", avoid))
         lines = [what] + [f"  {key:<8} {text}" for key, text in rows if text]
         super().__init__("\n".join(lines))
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import threading
 import time
 import types
@@ -38,11 +39,12 @@ from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
 from jitshape.frontend.emit import listing
 from jitshape.frontend.guards import GuardProgram, assemble, explain
-from jitshape.frontend.leave import leave
+from jitshape.frontend.leave import Exit, leave
+from jitshape.frontend.sources import Local
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
-from jitshape.frontend.values.base import Break
+from jitshape.frontend.values.base import Break, Restart
 from jitshape.ir.graph import Graph
 from jitshape.ir.passes import run_passes
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
@@ -51,8 +53,9 @@ from jitshape.ir.passes.tangents import with_defined_tangents
 from jitshape.ir.printer import print_graph
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
+from jitshape.observe.breaking import break_error, break_record, break_text
 from jitshape.observe.explaining import compile_record, recompile_failures
-from jitshape.observe.records import BreakRecord, FallbackRecord, record
+from jitshape.observe.records import FallbackRecord, record
 from jitshape.options import Options, environment
 
 OVERWRITTEN = "modified by an inplace operation"  # what autograd says of a saved tensor
@@ -117,6 +120,9 @@ class Compiler:
             record(FallbackRecord(self.function.__qualname__, self.where(), reason))
         return TailCall(self.dispatcher.call_original, slots)
 
+    def _natively_again(self, reason: str, fallback: bool, *slots: Any) -> TailCall:
+        return self.natively(slots, reason, fallback)
+
     def where(self) -> str:
         code = self.function.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
@@ -139,6 +145,9 @@ class Compiler:
             with collection_deferred():
                 made = compile_call(self.function, slots, self.options, self.continuations)
         except Native as native:
+            if native.program is not None:
+                entry = functools.partial(self._natively_again, native.reason, native.fallback)
+                self.dispatcher.add_entry(native.program.program, entry)
             return self.natively(slots, native.reason, native.fallback)
         except GraphBreak:
             raise
@@ -195,11 +204,11 @@ class Made:
 
 class Native(Exception):
     """This call runs as plain Python: it raises (so that the traceback is the user's), or no
-    code can leave the trace."""
+    code can leave the trace.  `program` holds for all calls of which that is known."""
 
-    def __init__(self, reason: str, fallback: bool) -> None:
+    def __init__(self, reason: str, fallback: bool, program: GuardProgram | None = None) -> None:
         super().__init__(reason)
-        self.reason, self.fallback = reason, fallback
+        self.reason, self.fallback, self.program = reason, fallback, program
 
 
 def compile_call(
@@ -209,12 +218,9 @@ def compile_call(
     continuations: Continuations,
 ) -> Made:
     """From one call to an entry."""
-    with stage("capture"):
-        captured = capture(function, slots, options)
+    captured, exit_ = capture_and_leave(function, slots, options, continuations)
     try:
-        _check_outcome(captured, options)
-        with stage("leave"):
-            exit_ = leave(captured, continuations)
+        _tell_outcome(captured)
         text, run, inputs, compiled, shared = "", None, (), None, ()
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
         if exit_.keys or captured.tracer.trace.graph.nodes:
@@ -235,33 +241,69 @@ def compile_call(
     return Made(program, entry, captured, shown, text, compiled)
 
 
+def capture_and_leave(
+    function: types.FunctionType,
+    slots: tuple[Any, ...],
+    options: Options,
+    continuations: Continuations,
+) -> tuple[Capture, Exit]:
+    """A trace and the code that leaves it.  Where a value turns out not to be able to leave, the
+    trace is made again, up to the instruction that makes the value."""
+    break_at: dict[int, Break] = {}
+    while True:
+        with stage("capture"):
+            captured = capture(function, slots, options, break_at)
+        try:
+            _check_outcome(captured, options)
+            with stage("leave"):
+                return captured, leave(captured, continuations)
+        except Restart as again:
+            captured.tracer.close()
+            if break_at and again.step >= min(break_at):
+                raise InternalError("leave", again) from again
+            break_at = {again.step: again.cause}
+        except Native as native:
+            known = tuple(Local(i, name) for i, name in enumerate(argument_names(function)))
+            native.program = assemble(captured.guards(), known)
+            captured.tracer.close()
+            raise
+        except BaseException:
+            captured.tracer.close()
+            raise
+
+
+def argument_names(function: types.FunctionType) -> tuple[str, ...]:
+    """The names of the argument slots, in frame order."""
+    code = function.__code__
+    more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + more]
+
+
 def _check_outcome(captured: Capture, options: Options) -> None:
-    """Tell a break; send what cannot be compiled to plain Python."""
+    """Send what cannot be compiled to plain Python, or refuse it."""
     outcome = captured.outcome
     if outcome.kind == "raise":
         counters.count_frame("raises")
         raise Native("the function raises", fallback=False)
     if outcome.kind == "return":
-        counters.count_frame()
         return
-    cause = outcome.cause
-    assert cause is not None
-    where = str(outcome.location or "")
+    told = break_record(captured.function, outcome)
     if options.fullgraph:
-        raise GraphBreak(
-            f"{cause.kind}: the graph of {captured.function.__qualname__} ends",
-            where=where,
-            because=cause.reason,
-            avoid=cause.remedy or "compile without fullgraph=True",
-        )
-    row = BreakRecord(captured.function.__qualname__, where, cause.kind, cause.reason, cause.remedy)
-    logs.log("graph_breaks", f"{where}: {cause.kind}: {cause.reason}  {cause.remedy}".rstrip())
+        raise break_error(told)
     if not outcome.frames:
-        raise Native(f"{cause.kind}: {cause.reason}", fallback=True)
+        logs.log("graph_breaks", break_text(told))
+        raise Native(f"{told.kind}: {told.reason}", fallback=True)
+
+
+def _tell_outcome(captured: Capture) -> None:
+    """Count a frame that is compiled; count, log and record the break it ends at."""
     counters.count_frame()
-    counters.count("graph_breaks")
-    counters.count_in("break_reasons", f"{cause.kind}: {cause.reason}")
-    record(row)
+    if captured.outcome.kind != "return":
+        told = break_record(captured.function, captured.outcome)
+        counters.count("graph_breaks")
+        counters.count_in("break_reasons", f"{told.kind}: {told.reason}")
+        logs.log("graph_breaks", break_text(told))
+        record(told)
 
 
 def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
@@ -411,7 +453,7 @@ def stage(name: str) -> Iterator[None]:
     with counters.timed(name):
         try:
             yield
-        except (Native, JitshapeError, RecursionError, KeyboardInterrupt, MemoryError):
+        except (Native, Restart, JitshapeError, RecursionError, KeyboardInterrupt, MemoryError):
             raise
         except Break as stop:
             raise Native(f"{stop.kind}: {stop.reason}", fallback=True) from stop

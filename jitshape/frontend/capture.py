@@ -110,8 +110,14 @@ class SymbolicMachine(Machine):
             self.frame = innermost
 
 
-def capture(function: FunctionType, slots: tuple[Any, ...], options: Options) -> Capture:
-    """Trace `function` called with `slots` (arguments in frame order)."""
+def capture(
+    function: FunctionType,
+    slots: tuple[Any, ...],
+    options: Options,
+    break_at: Mapping[int, Break] | None = None,
+) -> Capture:
+    """Trace `function` called with `slots` (arguments in frame order), at most up to a step of
+    `break_at`."""
     policy = Policy(history_of(function.__code__), options.dynamic)
     code = function.__code__
     arguments = argument_sources(code, slots)
@@ -130,7 +136,7 @@ def capture(function: FunctionType, slots: tuple[Any, ...], options: Options) ->
     _evalframe.push_bypass()
     try:
         with Tracer.recording():
-            machine, outcome = trace(make)
+            machine, outcome = trace(make, break_at)
             ambient.update(machine.ambient.changes())
     finally:
         _evalframe.pop_bypass()

@@ -12,7 +12,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.frame import Frame
-from jitshape.frontend.values.base import Break, Raised, Restart, Value
+from jitshape.frontend.values.base import Raised, Value
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -32,7 +32,7 @@ class GeneratorValue(Value):
         self.handling = Handling()
         self.started = self.running = self.yielded = False
         self.qualname = frame.callee.qualname
-        self.created_step = _step_of_caller(m, frame)
+        self.made_at = _step_of_caller(m, frame)
         frame.generator, frame.resumable = self, False
 
     def __repr__(self) -> str:
@@ -198,8 +198,7 @@ class GeneratorValue(Value):
         return value if _CLOSE_RETURNS else m.const(None)
 
     def reconstruct(self, e: Emitter) -> None:
-        cause = Break("generator", f"the generator {self.qualname} outlives the trace")
-        raise Restart(self.created_step, cause)
+        self.cannot_leave(f"the generator {self.qualname} outlives the trace")
 
 
 _CLOSE_RETURNS = sys.version_info >= (3, 13)

@@ -30,6 +30,7 @@ from jitshape.frontend.protocols import Protocols
 from jitshape.frontend.sources import Field, Held, Key, Source
 from jitshape.frontend.values.base import (
     BUILDERS,
+    CLOCK,
     WRAPPERS,
     WRAPPERS_OF_BASES,
     Break,
@@ -131,9 +132,11 @@ class Machine(Protocols):
             return Outcome("break", cause=cause, location=self._location_of(code))
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL))
+        outer, CLOCK.machine = CLOCK.machine, self
         try:
             return self._outcome(callee, slots)
         finally:
+            CLOCK.machine = outer
             sys.setrecursionlimit(limit)
 
     def _outcome(self, callee: Callee, slots: list[Value | None]) -> Outcome:
@@ -509,11 +512,12 @@ class Machine(Protocols):
 
 def trace(
     make: Callable[[Mapping[int, Break]], tuple[Machine, FunctionType, list[Value | None]]],
+    break_at: Mapping[int, Break] | None = None,
     attempts: int = 8,
 ) -> tuple[Machine, Outcome]:
-    """Run a trace to its end: as often as it asks to be restarted, each time with one more step
+    """Run a trace to its end: as often as it asks to be restarted, each time with another step
     to break at.  `make` gives a fresh machine, the function and the values of its slots."""
-    break_at: dict[int, Break] = {}
+    break_at = dict(break_at or {})
     for _ in range(attempts):
         machine, function, slots = make(break_at)
         outcome = machine.run(function, slots)

@@ -55,6 +55,7 @@ class BreakRecord:
     kind: str
     reason: str
     remedy: str = ""
+    line: str = ""  # the user's source
 
 
 @dataclass(frozen=True)

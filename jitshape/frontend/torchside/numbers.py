@@ -60,6 +60,8 @@ class SymbolicNumber(Value):
     """Shared by int and float: arithmetic through torch's SymInt/SymFloat operators, which run on
     our nodes, so that both sides of the boundary give the same expressions."""
 
+    remembered = False  # equal ints may be one object today
+
     def __init__(self, env: ShapeEnv) -> None:
         self.env = env
 

@@ -86,9 +86,10 @@ class TensorValue(Value):
         return self.cls
 
     def truth(self, m: Machine) -> bool:
+        value = self.tensor.value
         raise Break(
             "data_dependent_branch",
-            "a Python branch needs the value of a tensor, unknown while tracing",
+            f"{value.name} is {value.type}, computed in the graph and unknown while tracing",
             "torch.where(cond, a, b), or torch.cond for two larger branches",
         )
 
@@ -296,7 +297,8 @@ def call_native(
         result = m.tracer.run(function, real_args, real_kwargs)
     except (Break, JitshapeError) as error:
         if isinstance(error, DataDependent):
-            raise Break("data_dependent", str(error)) from error
+            reason = f"{error.what}: {error.because}"
+            raise Break("data_dependent", reason, error.avoid) from error
         raise
     except m.tracer.internal_errors:
         raise

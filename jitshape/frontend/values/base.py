@@ -34,9 +34,10 @@ returns (bound methods, `__call__`): a break inside stays resumable.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from types import CellType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jitshape.frontend.sources import Source
 
@@ -74,6 +75,18 @@ class Restart(Exception):
         self.step, self.cause = step, cause
 
 
+class Clock(threading.local):
+    """Tells values that cannot leave a trace where in it they came into being."""
+
+    machine: Any = None
+
+    def step(self) -> int | None:
+        """The step at which to break so that what is being made now is not made."""
+        return None if self.machine is None else self.machine.step_to_break_at()
+
+
+CLOCK = Clock()
+
 Wrapper = Callable[["Machine", Any, "Source | None"], "Value"]
 WRAPPERS: dict[type, Wrapper] = {}  # by the class of the object
 WRAPPERS_OF_BASES: dict[type, Wrapper] = {}  # by the first class of its MRO found here
@@ -107,6 +120,7 @@ class Value:
     """Base of all values.  `source` is None for what the program made itself."""
 
     source: Source | None = None
+    made_at: int | None = None  # step to break before, where this value must not be made
     remembered = True  # False: `wrap` makes a new Value each time (literals, guarded by value)
 
     def python_type(self) -> type:
@@ -236,7 +250,14 @@ class Value:
         emitter keeps it in a local, so that identity is kept.  Where `source` is set and the
         object itself is wanted, the emitter loads the source instead of calling this.  What may
         contain itself pushes an empty object, calls `e.bind(self)`, then adds the contents."""
-        raise Break("reconstruct", f"{type(self).__name__} cannot leave the compiled code")
+        self.cannot_leave(f"{type(self).__name__} cannot leave the compiled code")
+
+    def cannot_leave(self, reason: str) -> NoReturn:
+        """Have the trace made again, up to where this value was made."""
+        cause = Break("reconstruct", reason)
+        if self.made_at is None:
+            raise cause
+        raise Restart(self.made_at, cause)
 
 
 class Cell(Value):

@@ -497,7 +497,8 @@ class ViewValue(Value):
         m.throw(TypeError, f"unhashable type: '{self.python_type().__name__}'")
 
     def reconstruct(self, e: Emitter) -> None:
+        ordered = issubclass(self.mapping.cls, OrderedDict)
         e.begin_call()
-        e.const(getattr(dict, self.kind))
+        e.const(getattr(OrderedDict if ordered else dict, self.kind))
         e.value(self.mapping)
         e.end_call(1)

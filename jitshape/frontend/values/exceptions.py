@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.sources import Source
+from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Break, Value, wraps
 from jitshape.frontend.values.classes import GETTERS, SETTERS, HasSlots
 from jitshape.frontend.values.functions import HANDLERS
 from jitshape.frontend.values.sequences import TupleValue, fill_attributes
-from jitshape.frontend.values.storage import Storage, guard_identity, kept
+from jitshape.frontend.values.storage import Storage, guard_identity, guard_type, kept
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -208,8 +208,29 @@ SETTERS.update(
 
 @wraps(BaseException, subclasses=True)
 def wrap_exception(m: Machine, real: BaseException, source: Source | None) -> Value:
-    """A real exception: pinned, as sources cannot name its C members."""
-    held = guard_identity(m, real, source)
+    """A real exception.  Sources cannot name its C members: one that the trace holds is known
+    whole, of one that each call raises anew the class."""
+    if source is not None and not isinstance(source, Held):
+        return CaughtException(real, guard_type(m, real, source))
     value = ExceptionValue(type(real), [m.wrap(x, None) for x in real.args])
-    value.object, value.source = real, held
+    value.object, value.source = real, guard_identity(m, real, source)
     return value
+
+
+class CaughtException(ExceptionValue):
+    """An exception that was raised outside the trace: what it holds is not read in it."""
+
+    def __init__(self, real: BaseException, source: Source) -> None:
+        self.cls, self.object, self.source = type(real), real, source
+        self.slots, self.stored_slots = {}, set()
+
+    def __repr__(self) -> str:
+        return f"CaughtException({self.cls.__name__})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("args", "cause", "context", "suppress_context"):
+            raise Break("exception", f"{name} of an exception that was raised outside the graph")
+        raise AttributeError(name)
+
+    def children(self) -> Iterable[Value]:
+        return ()

@@ -12,8 +12,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.checks import Is, NullField
-from jitshape.frontend.sources import Field, Held, InstanceDict, Source
+from jitshape.frontend.checks import Is, NullField, TypeIs
+from jitshape.frontend.sources import Field, Held, InstanceDict, Item, Local, Source
 from jitshape.frontend.values.base import Break, Value, builds, wraps
 from jitshape.frontend.values.dicts import AttributeDict, DictValue, Entry
 from jitshape.frontend.values.sequences import TupleValue
@@ -52,7 +52,8 @@ class CallableValue(Value):
 
 class FunctionValue(CallableValue):
     """A Python function: `object` is the real one, None if the program made it.  `parts` holds
-    what was read of it or set on it, by attribute name."""
+    what was read of it or set on it, by attribute name.  A `pinned` one is known by identity;
+    one that each call of the program makes anew is known by its code, and by the parts read."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class FunctionValue(CallableValue):
     ) -> None:
         self.code, self.globals, self.parts = code, globals, parts
         self.object, self.source = object, source
+        self.pinned = isinstance(source, Held)
         self.dictionary: AttributeDict | None = None
         self.written: set[str] = set()  # parts that MAKE_FUNCTION does not give
         self._callee: Callee | None = None
@@ -75,13 +77,16 @@ class FunctionValue(CallableValue):
         return types.FunctionType
 
     def is_constant(self) -> bool:
-        return self.object is not None
+        return self.pinned
 
     def constant(self) -> Any:
         return self.object
 
     def seen_again(self, m: Machine, source: Source) -> None:
-        guard_identity(m, self.object, source)
+        if self.pinned:
+            guard_identity(m, self.object, source)
+        else:
+            super().seen_again(m, source)
 
     def children(self) -> Iterable[Value]:
         return self.parts.values() if self.object is None else ()
@@ -97,7 +102,7 @@ class FunctionValue(CallableValue):
         if self._callee is None:
             from jitshape.frontend.frame import Callee
 
-            if self.object is not None:
+            if self.pinned:
                 m.guard(Field(self.source, "__code__"), Is(self.code))
             self._callee = Callee(
                 self.code,
@@ -140,12 +145,16 @@ class FunctionValue(CallableValue):
             m.guard(source, NullField())
             return m.const(None)
         if name == "__closure__":  # read-only: it comes with the function
-            names = self.code.co_freevars
-            return TupleValue([m.cell(c, Held(c, n)) for c, n in zip(real, names)])
+            return TupleValue([m.cell(c, self._cell(source, i)) for i, c in enumerate(real)])
         return m.wrap(real, source)
 
+    def _cell(self, closure: Source, index: int) -> Source:
+        if not self.pinned:
+            return Item(closure, index)
+        return Held(self.object.__closure__[index], self.code.co_freevars[index])
+
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        handler = HANDLERS.get(self.object) if self.object is not None else None
+        handler = HANDLERS.get(self.object) if self.pinned else None
         if handler is not None:
             return handler(m, args, kwargs)
         return m.inline(self, args, kwargs)
@@ -173,8 +182,10 @@ class FunctionValue(CallableValue):
     def _text(self, m: Machine, name: str) -> Value:
         if name in self.parts:
             return self.parts[name]
-        if self.object is not None:
+        if self.pinned:
             return m.const(getattr(self.object, name))
+        if self.object is not None:
+            m.stop("function_text", f"{name} of a function that each call makes anew")
         code = self.code
         made = {
             "__name__": code.co_name,
@@ -231,8 +242,21 @@ def _docstring(code: types.CodeType) -> Any:
 
 @wraps(types.FunctionType)
 def wrap_function(m: Machine, real: types.FunctionType, source: Source | None) -> Value:
+    code = real.__code__
+    if source is not None and "<locals>" in code.co_qualname and is_given(source):
+        m.guard(source, TypeIs(types.FunctionType))
+        m.guard(Field(source, "__code__"), Is(code))
+        m.guard(Field(source, "__globals__"), Is(real.__globals__))
+        return FunctionValue(code, real.__globals__, {}, real, source)
     held = guard_identity(m, real, source)
-    return FunctionValue(real.__code__, real.__globals__, {}, real, held)
+    return FunctionValue(code, real.__globals__, {}, real, held)
+
+
+def is_given(source: Source) -> bool:
+    """Whether the path starts at an argument."""
+    while not isinstance(source, (Local, Held)):
+        source = source.base  # type: ignore[attr-defined]
+    return isinstance(source, Local)
 
 
 def part_name(name: str) -> str:

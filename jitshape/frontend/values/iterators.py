@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.values.base import CLOCK, Break, Restart, Value
 from jitshape.frontend.values.constants import ConstantValue, from_python
 from jitshape.frontend.values.dicts import DictValue
 from jitshape.frontend.values.sequences import ListValue, TupleValue
@@ -23,10 +23,40 @@ if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
 
 
+# ---- called by compiled code
+
+
+def iterator_at(make: Any, items: list, index: int) -> Iterator:
+    """A list's iterator (`make` is iter or reversed) that is about to give item `index`."""
+    iterator = make(items)
+    iterator.__setstate__(index)
+    return iterator
+
+
+def advanced_iterator(make: Any, items: Any, passed: int) -> Iterator:
+    """An iterator that has given `passed` items, or was asked that often."""
+    iterator = make(items)
+    for _ in range(passed):
+        next(iterator, None)
+    return iterator
+
+
+def strict_zip(*iterators: Iterator) -> zip:
+    return zip(*iterators, strict=True)
+
+
+# ---- values
+
+
 class IteratorValue(Value):
     """Base: an iterator is its own iterator, true, hashed by identity."""
 
     kind: type = object
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        value = super().__new__(cls)
+        value.made_at = CLOCK.step()
+        return value
 
     def python_type(self) -> type:
         return self.kind
@@ -49,12 +79,12 @@ class IteratorValue(Value):
 
     def rebuild(self) -> tuple[Any, list[Value]]:
         """A real callable and arguments that make the iterator as it stands."""
-        raise Break("reconstruct", f"a {self.kind.__name__} cannot leave the compiled code")
+        self.cannot_leave(f"a {self.kind.__name__} cannot leave the compiled code")
 
     def children(self) -> Iterable[Value]:
         try:
             return self.rebuild()[1]
-        except Break:
+        except (Break, Restart):
             return ()
 
     def reconstruct(self, e: Emitter) -> None:
@@ -76,7 +106,12 @@ class SequenceIterator(IteratorValue):
         return self.rest.pop() if self.rest else None
 
     def rebuild(self) -> tuple[Any, list[Value]]:
+        if self.kind is not type(iter(())):
+            return super().rebuild()
         return iter, [TupleValue(reversed(self.rest))]
+
+
+RANGE_ITERATORS = (type(iter(range(0))), type(iter(range(1 << 70))))
 
 
 class PureIterator(IteratorValue):
@@ -91,7 +126,7 @@ class PureIterator(IteratorValue):
         return None
 
     def rebuild(self) -> tuple[Any, list[Value]]:
-        if self.kind is type(iter(range(0))):
+        if self.kind in RANGE_ITERATORS:
             _function, args = self.real.__reduce__()[:2]
             (real,) = args
             left = real[len(real) - self.real.__length_hint__() :]
@@ -120,11 +155,10 @@ class ListIterator(IteratorValue):
         return item
 
     def rebuild(self) -> tuple[Any, list[Value]]:
+        make = iter if self.step > 0 else reversed
         if self.items is None:
-            return iter, [TupleValue()]
-        if self.step > 0 and self.index == 0:
-            return iter, [self.items]
-        return super().rebuild()
+            return make, [ListValue()]
+        return iterator_at, [ConstantValue(make), self.items, ConstantValue(self.index)]
 
 
 class DictIterator(IteratorValue):
@@ -180,11 +214,13 @@ class DictIterator(IteratorValue):
         return entry.value if self.view == "values" else TupleValue((entry.key, entry.value))
 
     def rebuild(self) -> tuple[Any, list[Value]]:
-        if self.order is None and not self.reverse:
-            from jitshape.frontend.values.dicts import ViewValue
+        from jitshape.frontend.values.dicts import ViewValue
 
-            return iter, [ViewValue(self.mapping, self.view)]
-        return super().rebuild()
+        if self.order is not None and self.mapping.changes != self.changes:
+            return super().rebuild()
+        passed = len(self.order or ()) + 1 if self.position < 0 else self.position
+        make = ConstantValue(reversed if self.reverse else iter)
+        return advanced_iterator, [make, ViewValue(self.mapping, self.view), ConstantValue(passed)]
 
 
 class EnumerateIterator(IteratorValue):
@@ -234,7 +270,7 @@ class ZipIterator(IteratorValue):
                 complain(place, "longer")
 
     def rebuild(self) -> tuple[Any, list[Value]]:
-        return super().rebuild() if self.strict else (zip, list(self.iterators))
+        return strict_zip if self.strict else zip, list(self.iterators)
 
 
 class MapIterator(IteratorValue):

@@ -86,12 +86,6 @@ class OpaqueValue(Storage):
         except TypeError:
             return None
 
-    def seen_again(self, m: Machine, source: Source) -> None:
-        guard_identity(m, self.object, source)
-
-    def reconstruct(self, e: Emitter) -> None:
-        e.const(self.object)
-
 
 def is_plain_layout(cls: type) -> bool:
     """Whether instances have attributes and slots only: no storage of a class of C."""
@@ -113,7 +107,7 @@ def is_plain_layout(cls: type) -> bool:
 def wrap_object(m: Machine, real: Any, source: Source | None) -> Value:
     if is_plain_layout(type(real)):
         return ObjectValue(type(real), real, guard_type(m, real, source))
-    return OpaqueValue(real, guard_identity(m, real, source))
+    return OpaqueValue(real, guard_type(m, real, source))
 
 
 class EnumValue(ConstantValue):
