@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.ops.views import infer_shape
-from jitshape.ir.strides import Shape, broadcast, is_contiguous, same, same_all, view_strides
+from jitshape.ir.strides import Shape, broadcast, is_contiguous, same, view_strides
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symint import Size
 from jitshape.ir.symnode import from_torch, to_torch

@@ -6,7 +6,6 @@ written, the state as it must be while tracing, and for emit the writes to repea
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
