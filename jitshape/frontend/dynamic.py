@@ -3,7 +3,7 @@
 In: every number that a trace reads from its inputs, with its source.  Out: one `Decision` each,
 with the reason in the user's words.
 With `dynamic=None` a number is static at first, and symbolic once another value was seen at the
-same source of the same code object, or at a size behind it in the same tensor; `True`: sizes and arguments are symbolic from the start;
+same source of the same code object; so is the first size of a tensor once another of it is; `True`: sizes and arguments are symbolic from the start;
 `False`: static.  Marks on a tensor come before that, then JITSHAPE_DYNAMIC_SOURCES and
 JITSHAPE_STATIC_SOURCES.  Parameters and buffers are static unless marked.
 Invariant: a decision depends only on the mode, the marks and the values seen before, in order.
@@ -138,9 +138,9 @@ class Policy:
         return self._decide(number, tensor.shape[dim], self.mode is True, marked, behind)
 
     def _changed_behind(self, source: Source, tensor: Any, dim: int) -> str:
-        """Why a size is taken to vary that has not: one behind it does.  Batch sizes stand in
-        front of lengths, and features behind them, so that one recompile serves all of these."""
-        for later in range(dim + 1, tensor.ndim):
+        """Why the first size is taken to vary though it has not: another size of the tensor
+        does.  It is the batch as a rule, so one recompile serves batch and length."""
+        for later in range(1, tensor.ndim if dim == 0 else 0):
             number = Number(source, "size", later)
             seen = self.history.changes(str(number), tensor.shape[later])
             if seen:

@@ -208,17 +208,50 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """One op, for batches of heads of equal number and no dropout."""
-    if not _symbolic(query, key, value) or dropout_p:
+    """One op for batches of heads of equal number without dropout, else its definition."""
+    if not _symbolic(query, key, value) or not (attn_mask is None or _symbolic(attn_mask)):
         return NotImplemented
-    if attn_mask is not None:
-        if is_causal or not _symbolic(attn_mask) or attn_mask.requires_grad:
-            return NotImplemented
-        if not _mask_fits(attn_mask, query, key):
-            return NotImplemented
-    if not _heads_match(query.value.type, key.value.type, value.value.type):
-        return NotImplemented
-    return _Attention.apply(query, key, value, attn_mask, is_causal, scale)
+    if query.ndim in (2, 3) and key.ndim == value.ndim == query.ndim:
+        heads = [t.unsqueeze(-3) for t in (query, key, value)]
+        mask = (
+            attn_mask.unsqueeze(-3) if attn_mask is not None and attn_mask.ndim > 2 else attn_mask
+        )
+        rest = dropout_p, is_causal, scale, enable_gqa
+        return scaled_dot_product_attention(*heads, mask, *rest).squeeze(-3)
+    fits = attn_mask is None or not (
+        is_causal or attn_mask.requires_grad or not _mask_fits(attn_mask, query, key)
+    )
+    if fits and not dropout_p and _heads_match(*(t.value.type for t in (query, key, value))):
+        return _Attention.apply(query, key, value, attn_mask, is_causal, scale)
+    if enable_gqa:
+        ours, theirs = query.value.type.shape[-3], key.value.type.shape[-3]
+        repeat = _env().specialize(ours // theirs, "heads that share keys")
+        key, value = (t.repeat_interleave(repeat, -3) for t in (key, value))
+    return _attention_by_definition(query, key, value, attn_mask, dropout_p, is_causal, scale)
+
+
+def _attention_by_definition(
+    q: Any, k: Any, v: Any, mask: Any, dropout_p: float, causal: bool, scale: float | None
+) -> Any:
+    """softmax(q k^T scale + mask) v; a row that is masked whole gives zeros."""
+    scale = q.size(-1) ** -0.5 if scale is None else scale
+    scores = matmul(q, k.transpose(-2, -1)) * scale
+    if causal:
+        mask = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool, device=q.device).tril()
+    if mask is not None and mask.dtype is torch.bool:
+        scores = scores.masked_fill(mask.logical_not(), float("-inf"))
+    elif mask is not None:
+        scores = scores + mask
+    weights = scores.softmax(-1)
+    if mask is not None:
+        empty = (scores == float("-inf")).all(-1, keepdim=True)
+        weights = weights.masked_fill(empty, 0.0)
+    return matmul(dropout_always(weights, dropout_p), v)
+
+
+def dropout_always(x: Any, p: float) -> Any:
+    """Dropout as in training; nothing for p = 0."""
+    return torch.nn.functional.dropout(x, p) if not 0 < p < 1 else dropout(x, p)
 
 
 def _heads_match(q: Any, k: Any, v: Any) -> bool:

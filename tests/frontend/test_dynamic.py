@@ -120,3 +120,13 @@ def test_it_imports_without_torch():
     code = "import sys, jitshape.frontend.dynamic; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_the_batch_varies_with_the_length():
+    history = History()
+    x, y = torch.ones(2, 3, 8, 5), torch.ones(2, 3, 9, 5)
+    for tensor, expected in ((x, [False] * 4), (y, [True, False, True, False])):
+        policy = Policy(history)
+        source = Local(0, "x")
+        assert [policy.size(source, tensor, d).dynamic for d in range(4)] == expected
+    assert policy.decisions["x.size(0)"].reason == "became dynamic with x.size(2): 8 then 9"
