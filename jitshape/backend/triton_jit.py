@@ -1,0 +1,224 @@
+"""Kernels on Triton: compiled for CUDA tensors, interpreted for those of the CPU.
+
+In: kernels.  Out: a `Launcher` each, called with tensors, sizes and scalars in the kernel's order.
+Invariant: sizes are never compiled in.  A kernel has at most two binaries (sizes, strides and
+addresses divisible by 16, or not), and a third for tensors that 32-bit indices do not reach;
+which one runs is decided here, not by Triton's own specialisation.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from jitshape.backend.codegen.triton import Written, write_kernel
+from jitshape.backend.codegen.triton_plan import (
+    ALIGNMENT,
+    LONGEST_BLOCK,
+    blocks_on_gpu,
+    power_of_two,
+)
+from jitshape.backend.codegen.triton_sizes import geometry, relevant_sizes
+from jitshape.backend.loops import Kernel
+
+_files = itertools.count()
+HEADER = """\
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+from jitshape.backend.codegen import triton_library as lib
+
+
+"""
+POINTERS = {
+    torch.float64: "*fp64",
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.int16: "*i16",
+    torch.int8: "*i8",
+    torch.uint8: "*u8",
+    torch.bool: "*i1",
+}
+INTERPRETED_TILE = 2**16  # elements; a program of the interpreter costs a millisecond
+
+
+def compile_kernels(kernels: Sequence[Kernel]) -> list[Launcher]:
+    """Launchers of `kernels`; code for a device is made when the first tensors arrive."""
+    return [Launcher(kernel) for kernel in kernels]
+
+
+class Launcher:
+    """Launches one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.written = write_kernel(kernel)
+        self.source = HEADER + self.written.text
+        self.tensors = sum(buffer.role != "scratch" for buffer in kernel.buffers)
+        self.geometry = geometry(kernel, self.written.plan)
+        self.file = f"<jitshape triton {next(_files)}>"
+        self.binaries: dict[tuple, Any] = {}
+
+    def __call__(self, *args: Any) -> None:
+        tensors = args[: self.tensors]
+        sizes = args[self.tensors : self.tensors + len(self.kernel.sizes)]
+        scalars = args[self.tensors + len(self.kernel.sizes) :]
+        extents, row, large, wide = self.geometry(*sizes)
+        if 0 in extents:
+            return
+        device = tensors[0].device
+        if device.type == "cpu":
+            self._interpret(tensors, sizes, scalars, extents, row)
+            return
+        for tensor in tensors:
+            wide |= tensor.data_ptr()
+        self._launch(device, tensors, sizes, scalars, extents, (wide % ALIGNMENT == 0, large))
+
+    # ---- arguments
+
+    def _buffers(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[Any]:
+        """The tensors, and scratch where the kernel needs it in memory."""
+        given = iter(tensors)
+        values = {atom.name: size for atom, size in zip(self.kernel.sizes, sizes)}
+        passed = []
+        for buffer in self.written.buffers:
+            if buffer.role != "scratch":
+                passed.append(next(given).detach())
+                continue
+            count = _number(self.written.plan.points * buffer.extent, values)
+            passed.append(torch.empty(count, dtype=buffer.dtype, device=tensors[0].device))
+        return passed
+
+    # ---- on the CPU
+
+    def _interpret(
+        self,
+        tensors: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+        extents: tuple[int, ...],
+        row: int,
+    ) -> None:
+        import triton.language as tl
+
+        blocks = interpreted_blocks(self.written, extents, row)
+        grid = _programs(self.written, extents, blocks)
+        passed = self._buffers(tensors, sizes)
+        self._interpreted(grid, *passed, *sizes, *scalars, *blocks.values(), tl.int64)
+
+    @functools.cached_property
+    def _interpreted(self) -> Callable[..., None]:
+        from jitshape.backend.triton_interpreter import interpreted
+
+        return interpreted(self.written.text, self.written.name, self.file)
+
+    # ---- on a GPU
+
+    def _launch(
+        self,
+        device: torch.device,
+        tensors: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+        extents: tuple[int, ...],
+        variant: tuple[bool, bool],
+    ) -> None:
+        binary = self.binaries.get((device, *variant))
+        if binary is None:
+            from triton.runtime.driver import driver
+
+            with torch.cuda.device(device):
+                target = driver.active.get_current_target()
+            binary = compile_for(self.kernel, self.written, self.file, target, *variant)
+            self.binaries[(device, *variant)] = binary
+        compiled, blocks, index = binary
+        grid = _programs(self.written, extents, blocks)
+        passed = self._buffers(tensors, sizes)
+        with torch.cuda.device(device):
+            compiled[(grid, 1, 1)](*passed, *sizes, *scalars, *blocks.values(), index)
+
+
+def _number(size: Any, values: dict[str, int]) -> int:
+    return size if type(size) is int else size.algebra.evaluate(size, values)
+
+
+def _programs(written: Written, extents: Sequence[int], blocks: dict[str, int]) -> int:
+    """How many programs cover the lanes."""
+    count = 1
+    for group, extent in zip(written.plan.lanes, extents):
+        count *= -(-extent // blocks[group.block])
+    return count
+
+
+def interpreted_blocks(written: Written, extents: Sequence[int], row: int) -> dict[str, int]:
+    """Large blocks and few programs."""
+    left = INTERPRETED_TILE
+    sizes: dict[str, int] = {}
+    plan = written.plan
+    if "r" in plan.dims:
+        longest = power_of_two(int(plan.longest_row)) if plan.persistent else power_of_two(row)
+        sizes["RBLOCK"] = min(longest, LONGEST_BLOCK)
+        left = max(left // sizes["RBLOCK"], 1)
+    for group, extent in reversed(list(zip(plan.lanes, extents))):
+        sizes[group.block] = min(power_of_two(extent), left)
+        left = max(left // sizes[group.block], 1)
+    return {name: sizes[name] for name in written.blocks}
+
+
+def jit_function(written: Written, file: str) -> Any:
+    """The kernel as a function that Triton compiles."""
+    import triton
+    import triton.language as tl
+    from triton.language.extra import libdevice
+
+    from jitshape.backend.codegen import triton_library
+
+    linecache.cache[file] = (
+        len(written.text),
+        None,
+        written.text.splitlines(True),
+        file,
+    )
+    names = {"triton": triton, "tl": tl, "libdevice": libdevice, "lib": triton_library}
+    names["__name__"] = "jitshape.generated"
+    exec(compile(written.text, file, "exec"), names)
+    return names[written.name]
+
+
+def compile_for(
+    kernel: Kernel, written: Written, file: str, target: Any, aligned: bool, large: bool
+) -> tuple[Any, dict[str, int], Any]:
+    """(binary, block sizes, index type) of one variant; needs no device."""
+    import triton
+    import triton.language as tl
+    from triton.compiler import ASTSource
+
+    function = jit_function(written, file)
+    chosen, warps = blocks_on_gpu(written.plan)
+    blocks = {name: chosen[name] for name in written.blocks}
+    index = tl.int64 if large else tl.int32
+    pointers = [POINTERS[buffer.dtype] for buffer in written.buffers]
+    integers = ["i64" if large else "i32"] * len(written.sizes)
+    scalars = ["fp64" if dtype.is_floating_point else "i64" for dtype in kernel.scalars]
+    kinds = [*pointers, *integers, *scalars, *["constexpr"] * (len(blocks) + 1)]
+    signature = dict(zip(function.arg_names, kinds))
+    constants = {**blocks, "INDEX": index}
+    divisible = {atom for atom, factor in kernel.facts if factor % ALIGNMENT == 0}
+    places = [len(pointers) + i for i, atom in enumerate(written.sizes) if atom in divisible]
+    if aligned:
+        wide = set(relevant_sizes(kernel, written.plan)) - divisible
+        places += [len(pointers) + i for i, atom in enumerate(written.sizes) if atom in wide]
+        places += range(len(pointers))
+    attributes = {(place,): [["tt.divisibility", ALIGNMENT]] for place in sorted(places)}
+    source = ASTSource(function, signature, constants, attributes)
+    options = {"num_warps": warps, "enable_fp_fusion": True}
+    return triton.compile(source, target=target, options=options), blocks, index
