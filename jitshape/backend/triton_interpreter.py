@@ -140,8 +140,9 @@ def _widen_bf16(data: np.ndarray) -> np.ndarray:
 
 
 def _cast(builder: Any, source: Any, target: tl.dtype) -> Any:
+    """Comparisons leave handles whose dtype is that of their operands: the data decides."""
     old, new = source.dtype.scalar, target.scalar
-    if old == new:
+    if old == new == tl.bfloat16:
         return source
     data = _widen_bf16(source.data) if old == tl.bfloat16 else source.data
     if new == tl.bfloat16:

@@ -73,7 +73,7 @@ class Launcher:
         sizes = args[self.tensors : self.tensors + len(self.kernel.sizes)]
         scalars = args[self.tensors + len(self.kernel.sizes) :]
         extents, row, large, wide = self.geometry(*sizes)
-        if 0 in extents:
+        if 0 in extents or not tensors:
             return
         device = tensors[0].device
         if device.type == "cpu":

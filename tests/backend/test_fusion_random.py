@@ -46,9 +46,8 @@ def step(data: st.DataObject, g: Any, pool: list[Any], flat: Any) -> Any:
     return call(g, data.draw(st.sampled_from(UNARY)), bounded)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_random_graphs(data: st.DataObject) -> None:
+def draw_graph(data: st.DataObject) -> tuple[Any, list[list[torch.Tensor]]]:
+    """A random graph, and inputs of several sizes for it."""
     env = new_env()
     b, s = env.size_symbol(2, name="b"), env.size_symbol(32, name="s")
     types = [tensor(b, s, 8), tensor(s, 8), tensor(8), tensor(b, s, 1), tensor(b * s, 8)]
@@ -68,5 +67,12 @@ def test_random_graphs(data: st.DataObject) -> None:
          torch.randn(n * m, 8)]
         for n, m in SIZES
     ]  # fmt: skip
+    return graph, calls
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_graphs(data: st.DataObject) -> None:
+    graph, calls = draw_graph(data)
     targets = ("interpret", "cpu") if data.draw(st.integers(0, 3)) == 0 else ("interpret",)
     check(graph, calls, targets=targets, tolerance=1e-4)

@@ -133,7 +133,9 @@ class Generator:
                 if position < len(group.axes) - 1:
                     extent = bracketed(self.index(axis.extent).text)
                     at = self.assign(str(axis.symbol), Text(f"{rest.text} % {extent}", rest.dims))
-                    rest = self.assign(f"{group.name}s", Text(f"{rest.text} // {extent}", rest.dims))
+                    rest = self.assign(
+                        f"{group.name}s", Text(f"{rest.text} // {extent}", rest.dims)
+                    )
                 self.symbols[axis_id(axis)] = at
         if self.plan.persistent and "r" in self.plan.dims:
             row = self.assign("rs", self.lanes("tl.arange(0, RBLOCK)", "r"))
@@ -250,7 +252,9 @@ class Generator:
             row = self.symbols[axis_id(loop.axis)].text
             text = f"{row} < {bracketed(self.index(extent).text)}"
             mask = self.assign("r_mask", Text(text, frozenset("r"), self.index(extent).level))
-        running = [triton_reduce.Running(self, acc, True, at_once=True) for acc in loop.accumulators]
+        running = [
+            triton_reduce.Running(self, acc, True, at_once=True) for acc in loop.accumulators
+        ]
         self.in_lanes = True
         self.iteration(loop, running, mask, None)
         self.in_lanes = False
@@ -406,8 +410,14 @@ class Generator:
         for loop, body in self.around:
             inside = "r" in dims if body is None else level >= body
             if not inside and lower_bound(loop.axis.extent) < 1:
-                tests.append(f"({bare(self.index(loop.axis.extent).text)} > 0)")
+                tests.append(self.positive(loop.axis.extent))
         return tests
+
+    def positive(self, extent: Size) -> str:
+        """Whether `extent` is above 0, as a block."""
+        value = self.index(extent)
+        text = f"{self.full(bare(value.text), torch.int64)} > 0"
+        return self.assign("some", value._replace(text=text)).text
 
 
 class _Indices:

@@ -86,15 +86,9 @@ def shl(a, b, WIDTH: tl.constexpr):
 
 @triton.jit
 def shr(a, b, WIDTH: tl.constexpr):
-    """The sign, or 0 of unsigned ones, where b is beyond the width."""
+    """By at most WIDTH - 1, which leaves the sign."""
     inside = (b >= 0) & (b < WIDTH)
     return a >> tl.where(inside, b, b * 0 + (WIDTH - 1))
-
-
-@triton.jit
-def unsigned_shr(a, b, WIDTH: tl.constexpr):
-    inside = b < WIDTH
-    return tl.where(inside, a >> tl.where(inside, b, b * 0), a * 0)
 
 
 @triton.jit
@@ -132,7 +126,7 @@ def float_floordiv(a, b):
 
 @triton.jit
 def sigmoid(x):
-    return tl.fdiv(x * 0.0 + 1.0, 1.0 + tl.exp(0.0 - x))
+    return 1.0 / (1.0 + tl.exp(-x))
 
 
 # ---- reductions over one dimension, which stays with one element

@@ -99,7 +99,8 @@ class Memory:
                 tests.insert(0, g.masks[dim].text)
                 level = max(level, g.masks[dim].level)
         tests += g.not_empty(dims, level)
-        arguments = [f"{g.buffers[load.buffer]} + {_offset(at.text)}"]
+        offset = _offset(at.text) if at.dims else g.full(at.text, torch.int64)
+        arguments = [f"{g.buffers[load.buffer]} + {offset}"]
         if tests:
             arguments.append(f"mask={' & '.join(tests)}")
         if load.mask is not None:
@@ -192,5 +193,3 @@ class Memory:
 
 def _offset(text: str) -> str:
     return text if text.isidentifier() or text.isdigit() else f"({text})"
-
-

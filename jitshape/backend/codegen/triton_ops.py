@@ -162,7 +162,7 @@ OPS: dict[str, Op] = {
     "or": _infix("|"),
     "xor": _infix("^"),
     "shl": _sized("lib.shl"),
-    "shr": _by_class(_sized("lib.shr"), _sized("lib.shr"), u8=_sized("lib.unsigned_shr")),
+    "shr": _sized("lib.shr"),
     "neg": _by_class(lambda d, a: f"(-{a})", lambda d, a: f"({a} * 0 - {a})"),
     "abs": _by_class(_call("tl.abs"), _call("tl.abs"), b1=_same, u8=_same),
     "not": _by_class(_same, lambda d, a: f"(~{a})", b1=lambda d, a: f"({a} == 0)"),

@@ -111,8 +111,7 @@ class Running:
         else:
             text = self._over()
         if self.arg and lower_bound(loop.axis.extent) < 1:
-            extent = g.index(loop.axis.extent).text
-            text = f"tl.where({extent} > 0, {text}, 0)"
+            text = f"tl.where({g.positive(loop.axis.extent)}, {text}, 0)"
         if self.arg:
             text = cast(text, torch.int64, acc.dtype)
         value = g.assign(acc.name, _text(g, text, self.dims - {"r"}), unique=True)

@@ -60,7 +60,8 @@ def geometry_text(kernel: Kernel, plan: Plan) -> str:
     longest = f"max({', '.join(dict.fromkeys(rows))}, 1)" if rows else "1"
     wide = relevant_sizes(kernel, plan)
     either = " | ".join(names[atom.id] for atom in wide) or "0"
-    large = f"max({', '.join(dict.fromkeys(_bounds(kernel, plan, names)))}, 0) > {LARGE}"
+    bounds = dict.fromkeys(("0", *_bounds(kernel, plan, names)))
+    large = f"max({', '.join(bounds)}, 0) > {LARGE}"
     parameters = ", ".join(names.values())
     comma = "," if len(plan.lanes) == 1 else ""
     return (
@@ -133,8 +134,9 @@ def relevant_sizes(kernel: Kernel, plan: Plan) -> tuple[Atom, ...]:
     known = {atom for atom, factor in kernel.facts if factor % ALIGNMENT == 0}
     exprs = [load.index for load, _ in loads(kernel.body)]
     exprs += [store.index for store, _ in stores(kernel.body)]
-    exprs += [loop.axis.extent for loop in plan.spread]
-    if not plan.halves:
+    if "r" in plan.dims and plan.row_first:
+        exprs += [loop.axis.extent for loop in plan.spread]
+    elif not plan.halves:
         exprs += [axis.extent for group in plan.lanes[-1:] for axis in group.axes[-1:]]
     found: dict[Atom, None] = {}
     for expr in exprs:
