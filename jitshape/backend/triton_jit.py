@@ -165,7 +165,7 @@ def interpreted_blocks(written: Written, extents: Sequence[int], row: int) -> di
     sizes: dict[str, int] = {}
     plan = written.plan
     if "r" in plan.dims:
-        longest = power_of_two(int(plan.longest_row)) if plan.persistent else power_of_two(row)
+        longest = power_of_two(plan.longest_row) if plan.persistent else power_of_two(row)
         sizes["RBLOCK"] = min(longest, LONGEST_BLOCK)
         left = max(left // sizes["RBLOCK"], 1)
     for group, extent in reversed(list(zip(plan.lanes, extents))):
@@ -188,8 +188,8 @@ def jit_function(written: Written, file: str) -> Any:
         written.text.splitlines(True),
         file,
     )
-    names = {"triton": triton, "tl": tl, "libdevice": libdevice, "lib": triton_library}
-    names["__name__"] = "jitshape.generated"
+    names: dict[str, Any] = {"triton": triton, "tl": tl, "__name__": "jitshape.generated"}
+    names |= {"libdevice": libdevice, "lib": triton_library}
     exec(compile(written.text, file, "exec"), names)
     return names[written.name]
 

@@ -62,7 +62,7 @@ def int_pow(a, b, BITS: tl.constexpr):
     result = a * 0 + 1
     base = a
     left = b
-    for _ in tl.static_range(BITS):
+    for _ in tl.static_range(BITS):  # type: ignore
         result = tl.where((left & 1) != 0, result * base, result)
         base = base * base
         left = left >> 1
@@ -108,7 +108,7 @@ def float_sign(a):
 @triton.jit
 def float_mod(a, b):
     rest = libdevice.fmod(a, b)
-    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)  # type: ignore
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def float_floordiv(a, b):
     """(a - fmod(a, b)) / b, one less where the signs differ, rounded to the nearest integer."""
     rest = libdevice.fmod(a, b)
     quotient = tl.fdiv(a - rest, b)
-    quotient = tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1.0, quotient)
+    quotient = tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1.0, quotient)  # type: ignore
     floored = tl.floor(quotient)
     floored = tl.where(quotient - floored > 0.5, floored + 1.0, floored)
     exact = tl.fdiv(a, b)

@@ -61,7 +61,7 @@ class Plan:
     row_first: bool  # neighbouring lanes of r are neighbours in memory
 
     @property
-    def longest_row(self) -> Size:
+    def longest_row(self) -> int:
         """The most iterations a spread loop may have, where that is known."""
         bounds = [upper_bound(loop.axis.extent) for loop in self.spread]
         return int(max(bounds, default=1)) if self.persistent else 0
@@ -217,9 +217,10 @@ def forwarded(
     if len(made_in) == len(used_in):
         pairs = list(zip(made_in, used_in))
         if all(a.axis.extent == b.axis.extent for a, b in pairs):
-            renamed = {axis_id(a.axis): b.axis.symbol for a, b in pairs}
+            renamed: dict[int, Size] = {axis_id(a.axis): b.axis.symbol for a, b in pairs}
             if _substituted(store.index, renamed) == load.index:
-                return {id: expr for id, expr in renamed.items() if expr.symbol.id != id}
+                changed = (a.axis.symbol is not b.axis.symbol for a, b in pairs)
+                return {id: renamed[id] for id, moved in zip(renamed, changed) if moved}
     whole_row = len(made_in) == 1 and store.index is made_in[0].axis.symbol
     if store.buffer.role == "scratch" and whole_row:
         return {axis_id(made_in[0].axis): load.index}
@@ -277,7 +278,7 @@ def blocks_on_gpu(plan: Plan) -> tuple[dict[str, int], int]:
             sizes["y"] = TILE // fast
         return _named(sizes), 4
     if plan.persistent:
-        row = power_of_two(int(plan.longest_row))
+        row = power_of_two(plan.longest_row)
         sizes["r"] = row
         sizes["x"] = max(1, TILE // row) if plan.row_first else max(16, min(128, TILE // row))
         elements = row * sizes["x"]
