@@ -194,8 +194,13 @@ def _step(call: Call) -> Step:
     if isinstance(call, KernelCall):
         reads = tuple(v for v in call.buffers if v not in call.outputs)
         return Step(reads, call.outputs, call.outputs)
-    reads = tuple(dict.fromkeys(root(v) for v in call.inputs()))
-    return Step(reads, call.outs, call.outs if has_out(call) else ())
+    reads = tuple(dict.fromkeys(root(v) for v in call.inputs() if _in_memory(v)))
+    writes = tuple(filter(_in_memory, call.outs))
+    return Step(reads, writes, writes if has_out(call) else ())
+
+
+def _in_memory(value: Value) -> bool:
+    return isinstance(value.type, TensorType)
 
 
 def _layouts(

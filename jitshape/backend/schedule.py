@@ -39,9 +39,10 @@ from jitshape.backend.lower import (
     is_view,
     root,
 )
-from jitshape.ir.graph import Graph, Node, Value
+from jitshape.ir.graph import Graph, Node, Value, map_leaves, new_symbols
 from jitshape.ir.ops.registry import OPS
-from jitshape.ir.symint import Algebra, Size
+from jitshape.ir.symfloat import FloatExpr
+from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import TensorType, numel
 
 CHEAP = 4  # additions: less is computed again rather than stored
@@ -106,11 +107,13 @@ class _Scheduler:
         group_of: dict[Value, Group] = {}
         groups: list[Group] = []
         ordered: set[Group] = set()  # the last random or effectful call
+        tellers: dict[Atom, Group] = {}  # who tells a size that depends on data
         for position, node in enumerate(nodes):
             group = self._group(node, position)
             if group is None:
                 continue
             group.needs = {group_of[r] for r in self._roots(group) if r in group_of}
+            group.needs |= self._tellers(node, tellers)
             groups.append(group)
             if node.token is not None or (group.extern is not None and not node.outs):
                 group.needs |= ordered
@@ -119,9 +122,27 @@ class _Scheduler:
                 group_of[value] = group
             if group.extern is None:
                 self._fuse(group, groups, group_of)
+            else:
+                tellers.update(dict.fromkeys(new_symbols(node), group))
         self._fuse_siblings(groups, group_of)
         stored = self._stored(groups, group_of)
         return Schedule(self.graph, self.algebra, _ordered(groups), stored, self.log)
+
+    def _tellers(self, node: Node, tellers: dict[Atom, Group]) -> set[Group]:
+        """The calls that tell sizes which `node`, or what is inlined into it, depends on."""
+        if not tellers:
+            return set()
+        found: dict[Atom, None] = {}
+        todo, seen = [node], {node}
+        while todo:
+            one = todo.pop()
+            for symbol in symbols_used(one):
+                found.setdefault(symbol)
+            makers = {v.node for v in one.inputs() if v.node is not None and v not in self.units}
+            fresh = [n for n in makers - seen if self._computed(n) or family(n) == "view"]
+            seen.update(fresh)
+            todo += fresh
+        return {tellers[symbol] for symbol in found if symbol in tellers}
 
     # ---- units
 
@@ -353,6 +374,19 @@ def operand_index(algebra: Algebra, node: Node, space: Space, index: Index) -> I
     if not reduced(node).dims:  # the extra dimension of one element
         index, dims = index[:-1], dims[:-1]
     return reshape_index(algebra, index, dims, shape)
+
+
+def symbols_used(node: Node) -> dict[Atom, None]:
+    """The symbols in the arguments and types of a node."""
+    found: dict[Atom, None] = {}
+
+    def note(leaf: object) -> None:
+        if isinstance(leaf, (IntExpr, FloatExpr)):
+            found.update(dict.fromkeys(leaf.symbols()))
+
+    types = [v.type for v in (*node.outs, *node.inputs()) if isinstance(v.type, TensorType)]
+    map_leaves(note, (node.args, node.kwargs, [(t.shape, t.strides, t.offset) for t in types]))
+    return found
 
 
 def _domain(node: Node) -> tuple[Size, ...]:

@@ -50,7 +50,7 @@ def evaluate(
         except Exception as error:
             error.add_note(excerpt(graph, node))
             raise
-        _bind(node, result, values)
+        _bind(node, result, values, sizes)
         if check:
             for out in node.outs:
                 _check(graph, node, out, values[out], sizes)
@@ -90,10 +90,17 @@ def rebuild_alias(base: torch.Tensor, shape: Any, strides: Any, offset: int, dty
     return torch.as_strided(typed, shape, strides, offset)
 
 
-def _bind(node: Node, result: Any, values: dict[Value, Any]) -> None:
+def _bind(node: Node, result: Any, values: dict[Value, Any], sizes: dict[str, Any]) -> None:
+    """The node's results, and the numbers that only they tell."""
     results = result if isinstance(result, (tuple, list)) else (result,)
     for out, real in zip(node.outs, results):
         values[out] = real
+        if isinstance(out.type, ScalarType):
+            sizes[str(out.type.symbol)] = real
+        elif isinstance(real, torch.Tensor):
+            for size, number in zip(out.type.shape, real.shape):
+                if type(size) is IntExpr and size.symbol is not None:
+                    sizes.setdefault(size.symbol.name, number)
 
 
 def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[Any]:

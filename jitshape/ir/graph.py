@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from jitshape.ir.symint import Atom
 from jitshape.ir.types import ScalarType, TensorType
 
 
@@ -80,6 +81,26 @@ class Node:
     def inputs(self) -> Iterator[Value]:
         """The values used, in order of appearance, with repetition."""
         return values_in((self.args, self.kwargs))
+
+
+def new_symbols(node: Node) -> list[Atom]:
+    """The symbols that only the results of `node` tell: item(), sizes that depend on data."""
+    found: list[Atom] = []
+    for out in node.outs:
+        sizes = out.type.shape if isinstance(out.type, TensorType) else (out.type.symbol,)
+        found += [s.symbol for s in sizes if getattr(s, "symbol", None) is not None]
+    if not found:
+        return found
+    known: set[Atom] = set()
+
+    def note(leaf: Any) -> None:
+        if isinstance(leaf, Value) and isinstance(leaf.type, TensorType):
+            map_leaves(note, (leaf.type.shape, leaf.type.strides))
+        elif not isinstance(leaf, Value) and hasattr(leaf, "symbols"):
+            known.update(leaf.symbols())
+
+    map_leaves(note, (node.args, node.kwargs))
+    return [atom for atom in dict.fromkeys(found) if atom not in known]
 
 
 def values_in(tree: Any) -> Iterator[Value]:

@@ -15,6 +15,7 @@ is paid for with a guard only if it was right for each of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ class ShapeEnv:
         self._known: set[Bool] = set()  # conditions that no interval can express
         self._actual: dict[str, int] = {}
         self._simplified: dict[IntExpr, tuple[int, Size]] = {}
-        self._floats: dict[int, float] = {}  # float symbol's atom id -> actual value
+        self._floats: dict[int, float | None] = {}  # float symbol's atom id -> actual value
         self._fixed: set[int] = set()  # those of them that were specialised
         self.wrapped: dict = {}  # ir/symnode's objects, so that they die with the trace
 
@@ -129,6 +130,12 @@ class ShapeEnv:
         floats, so to be checked bit by bit)."""
         atom = self.algebra.float_atom(name or f"f{len(self._floats)}", actual)
         self._floats[atom.id] = actual
+        return FloatExpr("symbol", (atom,))
+
+    def unbacked_float(self) -> FloatExpr:
+        """A float that exists only when the graph runs."""
+        atom = self.algebra.float_atom(f"uf{len(self._floats)}", math.nan)
+        self._floats[atom.id] = None
         return FloatExpr("symbol", (atom,))
 
     def _backed(

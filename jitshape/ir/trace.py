@@ -26,8 +26,8 @@ from jitshape.ir.ops.families import wrap_dim
 from jitshape.ir.ops.registry import OPS, OpDef
 from jitshape.ir.strides import preserved_strides
 from jitshape.ir.symbolic_tensor import SymbolicTensor, make_symbolic
-from jitshape.ir.symint import IntExpr, Size
-from jitshape.ir.symnode import from_torch, to_torch
+from jitshape.ir.symint import Size
+from jitshape.ir.symnode import from_torch, to_torch, to_torch_float
 from jitshape.ir.types import ScalarType, TensorType
 
 aten = torch.ops.aten
@@ -51,7 +51,6 @@ class Trace(TorchDispatchMode):
         self.lift: Callable[[torch.Tensor], SymbolicTensor] = self.constant
         self.constants: list[tuple[Value, torch.Tensor]] = []
         self.extern_unknown: collections.Counter[str] = collections.Counter()
-        self.numbers: dict[IntExpr, Value] = {}  # symbol of an item(): the value it stands for
         self.leaves: list[SymbolicTensor] = []  # one for each input, in their order
         self._lifted: dict[int, SymbolicTensor] = {}
         self._memories: dict[int, Storage | None] = {}
@@ -405,7 +404,11 @@ def _item(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """A number that exists only at run time: an unbacked symbol."""
     x = trace.unwrap(args[0])
     dtype = x.type.dtype
-    if dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
+    if dtype.is_floating_point:
+        real = trace.env.unbacked_float()
+        trace.record(str(func), (x,), {}, (ScalarType(torch.float64, real),))
+        return to_torch_float(real, trace.env)
+    if dtype is torch.bool or dtype.is_complex:
         raise DataDependent(
             "a Python number is needed of a tensor's value",
             because=f"{x.name} is {x.type}, computed in the graph and unknown while tracing",
@@ -413,8 +416,7 @@ def _item(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         )
     low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
     symbol = trace.env.unbacked(low, high)
-    (out,) = trace.record(str(func), (x,), {}, (ScalarType(torch.int64),))
-    trace.numbers[symbol] = out
+    trace.record(str(func), (x,), {}, (ScalarType(torch.int64, symbol),))
     return to_torch(symbol, trace.env)
 
 

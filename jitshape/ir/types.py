@@ -6,6 +6,7 @@ Sizes, strides and offsets are `Size` (int or IntExpr) and count elements.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -71,9 +72,11 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """A Python number computed in the graph (item(), a float argument): dtype i64, f64 or b1."""
+    """A Python number computed in the graph (item(), a float argument): dtype i64, f64 or b1.
+    `symbol` stands for it in sizes (i64) or float expressions (f64)."""
 
     dtype: torch.dtype
+    symbol: Any = None
 
     def __str__(self) -> str:
         return SHORT[self.dtype]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from jitshape.backend.kernels import KernelCall
 from jitshape.backend.lower import root
 from jitshape.backend.memory import MemoryPlan
 from jitshape.errors import InternalError
-from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Value
+from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Value, new_symbols
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import SHORT, TensorType
@@ -49,6 +49,8 @@ class ProgramWriter:
         self._taken: set[str] = set(self.globals) | {"float", "math", "max", "min", "program"}
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
+        self._told: set[Atom] = set()  # symbols that a result tells
+        self._asserts = list(graph.env.asserts) if graph.env is not None else []
         self._views: dict[tuple, str] = {}
         self._constants: dict[Any, str] = {}
 
@@ -133,7 +135,7 @@ class ProgramWriter:
     def _bindings(self) -> list[str]:
         """Lines that read the symbols in use from the inputs, each once."""
         given = {number.symbol for number in self.graph.symbols}
-        missing, lines = self._symbols - given, []
+        missing, lines = self._symbols - given - self._told, []
         for value in self.graph.inputs:
             if not isinstance(value.type, TensorType):
                 continue
@@ -155,7 +157,7 @@ class ProgramWriter:
         return lines
 
     def _target(self, size: Size, missing: set[Atom]) -> str:
-        symbol = size.symbol if type(size) is IntExpr else None
+        symbol = size.symbol if type(size) is not int else None
         if symbol is None or symbol not in missing:
             return "_"
         missing.discard(symbol)
@@ -203,6 +205,42 @@ class ProgramWriter:
             left = f"{left} = " if left else ""
         where = f"  # {node.location}" if node.location else ""
         self.lines.append(f"{left}{name}({', '.join(args)}){where}")
+        told = set(new_symbols(node))
+        if told:
+            self._bind_results(node, told)
+            self._assert(told)
+
+    def _bind_results(self, node: Node, told: set[Atom]) -> None:
+        """Lines that read the symbols that a call's results tell."""
+        self._told |= told
+        for out in node.outs:
+            if isinstance(out.type, TensorType):
+                targets = [self._target(size, told) for size in out.type.shape]
+                if any(target != "_" for target in targets):
+                    comma = "," * (len(targets) == 1)
+                    self.lines.append(f"{', '.join(targets)}{comma} = {self.name(out)}.shape")
+            elif out.type.symbol is not None:
+                self.lines.append(f"{self._target(out.type.symbol, told)} = {self.name(out)}")
+
+    def _assert(self, told: set[Atom]) -> None:
+        """What the program relied on about numbers that are known from here on."""
+        sized = {number.symbol for number in self.graph.symbols}
+        sized |= set(self._input_symbols())
+        for fact in list(self._asserts):
+            symbols = set(fact.condition.symbols())
+            if symbols & self._told and symbols <= self._told | sized:
+                self._asserts.remove(fact)
+                where = f" at {fact.location}" if fact.location else ""
+                message = f"a value does not fit what follows{where}: {fact.condition}"
+                text = fact.condition.print(self._atom)
+                self.lines.append(f"if not ({text}): raise RuntimeError({message!r})")
+
+    def _input_symbols(self) -> Iterator[Atom]:
+        for value in self.graph.inputs:
+            if isinstance(value.type, TensorType):
+                for size in (*value.type.shape, *value.type.strides, value.type.offset):
+                    if type(size) is IntExpr and size.symbol is not None:
+                        yield size.symbol
 
     def _free(self, step: int) -> None:
         dead = [self.name(value) for value in self.plan.frees[step]]

@@ -6,12 +6,14 @@ Invariant: nothing here decides by a hint without the ShapeEnv recording a fact.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.values.base import Break, Value
-from jitshape.ir import symnode
+from jitshape.ir import symfloat, symnode
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symint import BoolExpr, IntExpr, Size, compare
 
@@ -137,6 +139,8 @@ def _literal(m: Machine, value: Value) -> Value:
 
 def _nonzero(m: Machine, mine: Value, other: Value, reflected: bool) -> Value:
     divisor = mine if reflected else other
+    if isinstance(divisor, SymbolicFloat) and divisor.number.node.expr.op in ("float", "sqrt"):
+        divisor = number_value(m, divisor.env, divisor.number.node.expr.args[0])
     return m.compare("!=", divisor, m.const(0))
 
 
@@ -212,6 +216,47 @@ class SymbolicFloat(SymbolicNumber):
 
     def reconstruct(self, e: Any) -> None:
         e.output(self.number.node.expr)
+
+
+def _rounded(op: str) -> Callable[[Machine, list[Value]], Value | None]:
+    """The rule of a function that gives the int near a number."""
+
+    def rule(m: Machine, args: list[Value]) -> Value | None:
+        (number,) = args if len(args) == 1 else (None,)
+        if isinstance(number, SymbolicInt):
+            return number
+        if not isinstance(number, SymbolicFloat):
+            return None
+        return number_value(m, number.env, number.env.round_float(op, number.number.node.expr))
+
+    return rule
+
+
+def _real(op: str) -> Callable[[Machine, list[Value]], Value | None]:
+    """The rule of a function that gives a float."""
+
+    def rule(m: Machine, args: list[Value]) -> Value | None:
+        (number,) = args if len(args) == 1 else (None,)
+        if not isinstance(number, SymbolicNumber):
+            return None
+        real = symfloat.apply(op, symnode.from_torch(number.to_torch()))
+        return number_value(m, number.env, symnode.to_torch_float(real, number.env))
+
+    return rule
+
+
+SYMBOLIC.update(
+    {
+        int: _rounded("trunc"),
+        math.trunc: _rounded("trunc"),
+        math.floor: _rounded("floor"),
+        math.ceil: _rounded("ceil"),
+        round: _rounded("round"),
+        float: _real("float"),
+        math.sqrt: _real("sqrt"),
+        math.exp: _real("exp"),
+    }
+)
 
 
 class SymbolicBool(Value):

@@ -9,12 +9,13 @@ true one, with real sizes in its message.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jitshape.errors import DataDependent, JitshapeError
+from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.checks import TypeIs
 from jitshape.frontend.sources import Getter, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
@@ -357,3 +358,19 @@ def from_real(m: Machine, result: Any) -> Value:
     if callable(result) and natives.policy(result):
         return TorchCallable(result)
     return m.const(result)
+
+
+def _of_element(kind: type) -> Callable[[Machine, list[Value]], Value | None]:
+    """`int(t)`, `float(t)`: of the element, then as for the number it is."""
+    number_rule = SYMBOLIC[kind]
+
+    def rule(m: Machine, args: list[Value]) -> Value | None:
+        if len(args) != 1 or not isinstance(args[0], TensorValue):
+            return number_rule(m, args)
+        element = call_native(m, torch.Tensor.item, args)
+        return m.call(m.const(kind), [element], {})
+
+    return rule
+
+
+SYMBOLIC.update({kind: _of_element(kind) for kind in (int, float)})

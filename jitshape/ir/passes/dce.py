@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jitshape.ir.graph import Graph, Node, values_in
+from jitshape.ir.graph import Graph, Node, new_symbols, values_in
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.passes import graph_pass
 
@@ -12,7 +12,7 @@ def dce(graph: Graph) -> None:
     """t0 = exp(x); t1 = add(x, y); return t1  -->  t1 = add(x, y); return t1
 
     Random ops stay, since eager advances the generator too; so do ops that write or that exist
-    for an effect (no output)."""
+    for an effect (no output), and those whose result tells a size."""
     needed = set(values_in(graph.outputs)) | set(graph.differentiated)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
@@ -26,4 +26,6 @@ def has_effect(node: Node) -> bool:
     """Whether `node` must run even if its results are not used."""
     definition = OPS.get(node.op)
     writes = definition is not None and (definition.mutates or definition.has("writes"))
-    return node.token is not None or not node.outs or writes
+    if node.token is not None or not node.outs or writes:
+        return True
+    return (definition is None or definition.family == "extern") and bool(new_symbols(node))
