@@ -1,0 +1,158 @@
+"""Autograd through compiled functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitshape
+from tests.programs.compare import assert_same, check
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, requires_grad=True)
+
+
+def test_unused_inputs_get_none() -> None:
+    compiled = jitshape.compile(lambda x, y: x * 2)
+    x, y = leaf(3), leaf(3)
+    compiled(x, y).sum().backward()
+    assert x.grad.tolist() == [2.0] * 3 and y.grad is None
+
+
+def test_backward_from_one_of_several_outputs() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple:
+        return x * 2, y * 3, x * y
+
+    compiled = jitshape.compile(f)
+    for place in range(3):
+        for _ in range(2):
+            x, y, a, b = leaf(3), leaf(3), None, None
+            a, b = x.detach().clone().requires_grad_(), y.detach().clone().requires_grad_()
+            compiled(x, y)[place].sum().backward()
+            f(a, b)[place].sum().backward()
+            assert_same([a.grad, b.grad], [x.grad, y.grad])
+
+
+def test_retain_graph_accumulates() -> None:
+    compiled = jitshape.compile(lambda x: (x.exp() * x).sum())
+    x = leaf(4)
+    loss = compiled(x)
+    loss.backward(retain_graph=True)
+    once = x.grad.clone()
+    loss.backward()
+    assert_same(once * 2, x.grad)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_outputs_that_do_not_require_grad() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        with torch.no_grad():
+            a = x * 2
+        return a, x.detach() + 1, x.argmax(-1), x > 0, x * 3, torch.ones(2)
+
+    check(f, *[(leaf(n, 4),) for n in (3, 5, 6)], compiles=2)
+
+
+def test_double_backward_is_an_error() -> None:
+    compiled = jitshape.compile(lambda x: (x**3).sum())
+    x = leaf(3)
+    with pytest.raises(jitshape.errors.JitshapeError):
+        torch.autograd.grad(compiled(x), x, create_graph=True)
+
+
+def test_enable_grad_inside_no_grad() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return x + 1
+
+    compiled, x = jitshape.compile(f), leaf(3)
+    with torch.no_grad():
+        y = compiled(x)
+    assert y.requires_grad
+    y.sum().backward()
+    assert x.grad.tolist() == [1.0] * 3
+
+
+def test_requires_grad_made_inside() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        a = torch.ones(3, requires_grad=True)
+        return a, a + 2, (a * x).sum()
+
+    compiled = jitshape.compile(f)
+    a, b, c = compiled(torch.ones(3))
+    assert a.requires_grad and b.requires_grad and c.requires_grad
+
+
+def test_non_leaf_inputs_and_hooks_outside() -> None:
+    compiled = jitshape.compile(lambda x: torch.sin(x) * 2)
+    w, seen = leaf(3), []
+    x = w * 3
+    x.register_hook(lambda g: seen.append(g.clone()))
+    compiled(x).sum().backward()
+    assert_same(torch.cos(w * 3).detach() * 2, seen[0])
+    assert_same(torch.cos(w * 3).detach() * 6, w.grad)
+
+
+def test_gradients_of_views_and_aliased_outputs() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        y = x * 2
+        return y, y.view(-1), y[0], x.t()
+
+    check(f, *[(leaf(n, 4),) for n in (3, 5, 6)], compiles=2)
+
+
+def test_write_to_a_non_leaf_input() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(3)
+        return x.exp()
+
+    compiled = jitshape.compile(f)
+    for n in (3, 4, 5):
+        w = leaf(n)
+        v = w.detach().clone().requires_grad_()
+        x, y = w * 2, v * 2
+        compiled(x).sum().backward()
+        f(y).sum().backward()
+        assert_same(y.detach(), x.detach())
+        assert_same(v.grad, w.grad)
+
+
+def test_tangents_of_other_layouts() -> None:
+    compiled = jitshape.compile(lambda x: x.exp())
+    x = leaf(3, 4)
+    compiled(x).backward(torch.ones(4, 3).t())
+    assert_same(x.detach().exp(), x.grad)
+    x.grad = None
+    compiled(x).backward(torch.ones(()).expand(3, 4))
+    assert_same(x.detach().exp(), x.grad)
+
+
+def test_integers_and_bools_beside_floats() -> None:
+    def f(x: torch.Tensor, index: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.where(mask, x[index], 0.0).sum(-1)
+
+    def call(n: int) -> tuple:
+        return leaf(n, 4), torch.randint(0, n, (5,)), torch.rand(5, 4) > 0.5
+
+    check(f, call(3), call(4), call(6), compiles=2)
+
+
+def test_no_function_without_grad() -> None:
+    compiled = jitshape.compile(lambda x: x * 2)
+    assert compiled(torch.ones(2)).grad_fn is None
+    assert compiled(leaf(2)).grad_fn is not None
+    with torch.no_grad():
+        assert compiled(leaf(2)).grad_fn is None
+
+
+def test_half_precision_training() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(x @ w).float().pow(2).mean()
+
+    def call(n: int) -> tuple:
+        w = torch.randn(8, 4).bfloat16().requires_grad_()
+        return torch.randn(n, 8).bfloat16(), w
+
+    check(f, call(3), call(5), call(6), compiles=2)
