@@ -346,7 +346,7 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
     for tensor in results:
         tensor.value.requires_grad = tensor.requires_grad
     inputs = [i.tensor for i in captured.tracer.inputs]
-    written = [t for t in inputs if t._version and t.requires_grad and not t.is_leaf]
+    written = [t for t in inputs if t.requires_grad and not t.is_leaf and t._version]
     fresh = [t for t in results if t.requires_grad and t.value.storage not in storages]
     return fresh + written
 

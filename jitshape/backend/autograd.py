@@ -214,7 +214,11 @@ def make_autograd_callable(
     def run(*inputs: Any) -> list[Any]:
         call = _Call(inputs)
         tracked = [inputs[i] for i in contract.differentiable]
-        tensors = CompiledGraph.apply(runtime, call, *tracked)
+        if torch.is_grad_enabled():
+            tensors = CompiledGraph.apply(runtime, call, *tracked)
+        else:  # the program enables it itself: some result requires grad
+            with torch.enable_grad():
+                tensors = CompiledGraph.apply(runtime, call, *tracked)
         results = call.results
         for place, tensor in zip(contract.tensors, tensors):
             results[place] = tensor

@@ -110,6 +110,8 @@ class Equals(Check):
             return float, struct.pack("<d", self.value)
         if type(self.value) is complex:
             return complex, struct.pack("<dd", self.value.real, self.value.imag)
+        if type(self.value) is set:
+            return set, frozenset((type(x), x) for x in self.value)
         return type(self.value), self.value
 
     def __eq__(self, other: object) -> bool:

@@ -62,6 +62,7 @@ class Trace(TorchDispatchMode):
         """Let go of every symbolic tensor; the graph stays."""
         self._lifted.clear()
         self.leaves.clear()
+        self.env.wrapped.clear()
         self.lift = self.constant
         self.location = lambda: None
         self.env.location = lambda: None

@@ -210,4 +210,9 @@ def test_parameter_lists_and_dicts() -> None:
             return x
 
     model = Model()
-    check(model, (torch.randn(2, 4),), (torch.randn(3, 4),), parameters=lambda: list(model.parameters()))
+    check(
+        model,
+        (torch.randn(2, 4),),
+        (torch.randn(3, 4),),
+        parameters=lambda: list(model.parameters()),
+    )

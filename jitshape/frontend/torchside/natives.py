@@ -72,6 +72,7 @@ AMBIENT_SETTERS: dict[str, Any] = {"grad_mode": torch._C._set_grad_enabled}
 _REASON_RUN = "it must see real tensors"
 BREAKS: dict[Any, str] = {
     torch.Tensor.backward: "it runs autograd on tensors of the graph",
+    torch.Tensor.requires_grad_: "a tensor becomes a leaf of autograd in the middle of the graph",
     torch.Tensor.register_hook: "the hook would run outside the graph",
     torch.autograd.backward: "it runs autograd on tensors of the graph",
     torch.autograd.grad: "it runs autograd on tensors of the graph",

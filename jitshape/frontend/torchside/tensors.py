@@ -294,6 +294,8 @@ def call_native(
     """Run `function` on the symbolic counterparts of the values; wrap its result."""
     real_args = [to_real(m, a) for a in args]
     real_kwargs = {k: to_real(m, v) for k, v in (kwargs or {}).items()}
+    if real_kwargs.get("requires_grad"):
+        raise Break("torch_call", "a leaf of autograd is made in the middle of the graph")
     try:
         result = m.tracer.run(function, real_args, real_kwargs)
     except (Break, JitshapeError) as error:

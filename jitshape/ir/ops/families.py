@@ -358,8 +358,8 @@ def check_written(env: Any, target: TensorType, result: TensorType) -> None:
         )
 
 
-def inplace(*names: str, functional: str) -> None:
+def inplace(*names: str, functional: str, **attributes: Any) -> None:
     """Register the in-place form of `functional` under each of `names`."""
     for name in names:
-        block = type(name.split(".")[1], (), {"functional": functional})
+        block = type(name.split(".")[1], (), {"functional": functional, **attributes})
         op(name, family="inplace", base=InPlace)(block)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from jitshape.ir.ops.families import inplace
@@ -13,7 +15,6 @@ NAMED = {
     "aten.zero_.default": "aten.zero.default",
     "aten.fill_.Scalar": "aten.fill.Scalar",
     "aten.fill_.Tensor": "aten.fill.Tensor",
-    "aten.bernoulli_.float": "aten.bernoulli.p",
     "aten.bernoulli_.Tensor": "aten.bernoulli.Tensor",
     "aten.normal_.default": "aten.normal_functional.default",
     "aten.uniform_.default": "aten.uniform.default",
@@ -32,6 +33,12 @@ def _register() -> None:
             inplace(target, functional=name)
     for name, functional in NAMED.items():
         inplace(name, functional=functional)
+    inplace("aten.bernoulli_.float", functional="aten.bernoulli.p", canonical=_with_probability)
+
+
+def _with_probability(env: Any, x: Any, p: float = 0.5, generator: Any = None) -> tuple:
+    """The in-place op alone has a default for `p`."""
+    return (x, p), {"generator": generator} if generator is not None else {}
 
 
 def _exists(packet: str, overload: str) -> bool:

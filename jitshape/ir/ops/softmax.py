@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from jitshape.ir.graph import Value
-from jitshape.ir.ops.composing import call, div, finish, mul, sub, total, widen
+from jitshape.ir.ops.composing import call, cast, div, finish, mul, sub, total, where, widen
 from jitshape.ir.ops.families import fresh
 from jitshape.ir.ops.registry import op
 from jitshape.ir.types import TensorType
@@ -45,6 +46,32 @@ class SoftmaxForward:
     def decompose(g, node, x, dim, half_to_float):
         e = call(g, "exp", _shifted(g, x, dim))
         return finish(g, node, div(g, e, total(g, e, _along(x, dim), True)))
+
+
+@op("aten._safe_softmax.default", family="composite")
+class SafeSoftmax:
+    """Rows of -inf alone, which attention masks whole, give 0."""
+
+    @staticmethod
+    def type(env, x, dim, dtype=None):
+        return fresh(x.type.shape, dtype or x.type.dtype, x.type.device)
+
+    @staticmethod
+    def decompose(g, node, x, dim, dtype=None):
+        x = widen(g, x if dtype is None else cast(g, x, dtype))
+        top = call(g, "amax", x, _along(x, dim), True)
+        e = call(g, "exp", sub(g, x, top))
+        rows = div(g, e, total(g, e, _along(x, dim), True))
+        nothing = g.call("aten.eq.Scalar", top, -math.inf)
+        return finish(g, node, where(g, nothing, 0.0, rows))
+
+    @staticmethod
+    def samples():
+        x = torch.randn(3, 4, 5)
+        x[1] = -math.inf
+        x[0, 2, :3] = -math.inf
+        rows = [(x, -1), (x.permute(2, 0, 1), 0), (x.bfloat16(), 2)]
+        return [(row, {}) for row in rows] + [((x.half(), 2), {"dtype": torch.float32})]
 
 
 @op("aten._log_softmax.default", family="composite", base=Softmax)

@@ -78,7 +78,8 @@ def _weight(value: Value, direct: bool) -> int:
     size: Size = numel(value.type.shape)
     hint = size if type(size) is int else size.hint  # type: ignore[union-attr]
     count = _UNKNOWN_SIZE if hint is None else max(hint, 1)
-    view = value.node is not None and OPS[value.node.op].family == "view"
+    definition = OPS.get(value.node.op) if value.node is not None else None
+    view = definition is not None and definition.family == "view"
     return 2 * count * value.type.dtype.itemsize + view
 
 
