@@ -15,6 +15,7 @@ from jitshape.ir.graph import Value
 from jitshape.ir.ops.families import (
     WIDER,
     elementwise,
+    fresh,
     is_tensor,
     pointwise,
     pointwise_table,
@@ -238,11 +239,12 @@ class Where:
 
 @pointwise("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", operands=1)
 class MaskedFill:
-    """The result has the dtype of the first argument, whatever the value's."""
+    """The result has the dtype of the first argument, whatever the value's; it is contiguous."""
 
     @classmethod
     def type(cls, env, x, mask, value):
-        return elementwise(env, [x, mask], x.type.dtype)
+        row = elementwise(env, [x, mask], x.type.dtype)
+        return fresh(row.shape, row.dtype, row.device)
 
     def lower(b, x, mask, value):
         return b.where(mask, b.cast(b.scalar(value), x.dtype), x)
