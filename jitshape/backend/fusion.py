@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jitshape.backend.indexing import Index, match_shapes, reshape_index, same_count
+from jitshape.backend.lower import family
 from jitshape.ir.graph import Node, Value
 from jitshape.ir.symint import Algebra, IntExpr, Size
 
@@ -69,6 +70,11 @@ class Unit:
     @property
     def reduction(self) -> bool:
         return self.space.reduces
+
+    @property
+    def alone(self) -> bool:
+        """Whether the value needs loops of its own, which nothing else fits into."""
+        return family(self.node) == "scan"
 
 
 @dataclass(eq=False)
@@ -225,6 +231,13 @@ def extern_call(fusion: Fusion, a: Group, b: Group) -> str | None:
     return None
 
 
+def own_loops(fusion: Fusion, a: Group, b: Group) -> str | None:
+    for unit in (*a.units, *b.units):
+        if unit.alone:
+            return f"{unit.value} has loops of its own"
+    return None
+
+
 def too_large(fusion: Fusion, a: Group, b: Group) -> str | None:
     if len(a.units) + len(b.units) > MOST_UNITS:
         return f"more than {MOST_UNITS} values in one kernel"
@@ -296,6 +309,7 @@ def between(fusion: Fusion, a: Group, b: Group) -> str | None:
 
 PREDICATES: tuple[Predicate, ...] = (
     extern_call,
+    own_loops,
     other_device,
     too_large,
     other_space,

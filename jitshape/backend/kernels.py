@@ -71,10 +71,10 @@ class Run:
 def build_kernel(plan: Schedule, axes: Axes, group: Group, name: str) -> KernelCall:
     """The kernel of `group`."""
     stored = [unit for unit in group.units if unit.value in plan.stored]
-    return _KernelBuilder(plan.algebra, axes, group, stored, name).build()
+    return KernelBuilder(plan.algebra, axes, group, stored, name).build()
 
 
-class _KernelBuilder:
+class KernelBuilder:
     def __init__(
         self, algebra: Algebra, axes: Axes, group: Group, stored: list[Unit], name: str
     ) -> None:
@@ -272,10 +272,16 @@ class _KernelBuilder:
 
     # ---- statements
 
+    def find_outside(self) -> None:
+        """What the kernel reads that is made by others."""
+        reads = {read.root for unit in self.group.units for read in unit.reads}
+        self._outside = reads - self.units.keys()
+
+    def extents_at(self, phase: int) -> dict[int, Size]:
+        return extents_of(self.index(phase), self.space.dims)
+
     def build(self) -> KernelCall:
-        self._outside = {
-            read.root for unit in self.group.units for read in unit.reads
-        } - self.units.keys()
+        self.find_outside()
         phases = 1 + max(self.depth.values())
         kept, gone = self._runs()
         still = self._placing(kept, gone, phases)
@@ -285,7 +291,7 @@ class _KernelBuilder:
         body: list[Statement] = []
         for phase in range(phases):
             self.phase = phase
-            self.extents.update(extents_of(self.index(phase), self.space.dims))
+            self.extents.update(self.extents_at(phase))
             body += self._row_stores(phase)
             body += self._phase_loops(phase, gone)
         index = self.index(0)
@@ -294,7 +300,7 @@ class _KernelBuilder:
             if run.vector:
                 axis = Axis(_expr(index[run.dims[-1]]), run.extent, "vector")
                 body = [Loop(axis, tuple(body))]
-        return self._finish(grid, tuple(body))
+        return self.finish(grid, tuple(body))
 
     def _row_stores(self, phase: int) -> list[Statement]:
         return [
@@ -378,7 +384,7 @@ class _KernelBuilder:
         result = block.finish(self.b, carry, count, *node.args[1:], **node.kwargs)
         return self.b.cast(result, compute_dtype(unit.value.type.dtype))
 
-    def _finish(self, grid: tuple[Axis, ...], body: tuple[Statement, ...]) -> KernelCall:
+    def finish(self, grid: tuple[Axis, ...], body: tuple[Statement, ...]) -> KernelCall:
         used = _Used(grid, body)
         values = [v for v, buffer in self.buffers.items() if buffer in used.buffers]
         values.sort(key=lambda v: v in self.written)

@@ -37,15 +37,27 @@ RESHAPES = frozenset(
 TURNS = frozenset(("aten.permute.default", "aten.transpose.int", "aten.t.default"))
 
 
+ARITHMETIC = frozenset(
+    getattr(torch, name)
+    for name in "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool".split()
+)
+
+
 def family(node: Node) -> str:
     """The family of the node's op; an op without a block, or a view as another dtype, is an
     extern call."""
     definition = OPS.get(node.op)
     if definition is None:
         return "extern"
+    if definition.family != "view" and not all(map(_has_arithmetic, (*node.inputs(), *node.outs))):
+        return "extern"
     if definition.family == "view" and node.outs[0].type.dtype != view_source(node).type.dtype:
         return "extern"
     return definition.family
+
+
+def _has_arithmetic(value: Value) -> bool:
+    return value.type.dtype in ARITHMETIC
 
 
 def is_view(value: Value) -> bool:

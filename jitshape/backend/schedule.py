@@ -165,7 +165,9 @@ class _Scheduler:
 
     @staticmethod
     def _computed(node: Node) -> bool:
-        return len(node.outs) == 1 and (family(node) == "reduction" or can_inline(node.outs[0]))
+        if len(node.outs) != 1:
+            return False
+        return family(node) in ("reduction", "scan") or can_inline(node.outs[0])
 
     def _group(self, node: Node, position: int) -> Group | None:
         """A new group of the node's value, or None where it is inlined or unused."""
@@ -188,6 +190,8 @@ class _Scheduler:
         if family(node) == "reduction":
             space = reduced(node).space
         unit = self._lowered(value, position, space)
+        if unit.alone:
+            return unit
         finer = self._finer(unit)
         return unit if finer == space else self._lowered(value, position, finer)
 
@@ -202,7 +206,8 @@ class _Scheduler:
             element = low.element(node.args[0], operand_index(self.algebra, node, space, axes))
             OPS[node.op].prepare(builder, element, *node.args[1:], **node.kwargs)
         else:
-            low.element(value, reshape_index(self.algebra, axes, space.dims, value.type.shape))
+            shown = node.args[0] if family(node) == "scan" else value
+            low.element(shown, reshape_index(self.algebra, axes, space.dims, value.type.shape))
         weight, positions = recorder.weigh()
         reads = tuple(recorder.reads)
         return Unit(value, position, space, axes, reads, positions, weight)
@@ -229,7 +234,9 @@ class _Scheduler:
         inputs = [self.cost[v] for v in (root(v) for v in node.inputs()) if v in self.cost]
         depth = 1 + max((c[2] for c in inputs), default=0)
         self.cost.pop(value, None)
-        if unit.reduction or (value in self.required and family(node) != "factory"):
+        if unit.reduction or unit.alone:
+            return False
+        if value in self.required and family(node) != "factory":
             return False
         if value in self.required or unit.weight > LONGEST_INLINE or depth > DEEPEST_INLINE:
             return False

@@ -18,6 +18,7 @@ from jitshape.ir.ops.families import (
     reduced_shape,
     reduction,
     to_float,
+    wrap_dim,
 )
 from jitshape.ir.ops.registry import op
 from jitshape.ir.types import numel
@@ -283,8 +284,10 @@ class LogSumExp:
 # ---- scans
 
 
-@op("aten.cumsum.default", "aten.cumprod.default", family="extern")
-class CumSum:
+class _Scan:
+    def dimension(x, dim, **kwargs):
+        return wrap_dim(dim, x.type.ndim)
+
     def type(env, x, dim, dtype=None):
         reduced_dims(x.type.ndim, dim)
         whole = category(x.type.dtype) <= INT
@@ -292,3 +295,13 @@ class CumSum:
 
     def samples():
         return [((_matrix(), 1), {}), ((_matrix() > 0, 0), {})]
+
+
+@op("aten.cumsum.default", family="scan", base=_Scan)
+class CumSum:
+    combine = "add"
+
+
+@op("aten.cumprod.default", family="scan", base=_Scan)
+class CumProd:
+    combine = "mul"

@@ -13,6 +13,8 @@ the defaults.  What a block may define (all static methods):
     index(b, index, x, *args)       view family: maps an index tuple of the output to one of `x`
     reduce = "sum" | ...            reduction family: combine op; `prepare(b, x, ...)` runs on the
         element before, `finish(b, acc, count, ...)` on the result
+    combine, dimension(x, dim)      scan family: the op that joins the total and an element; the
+        dimension it runs along
     decompose(g, node, *args, **kwargs) -> Value | tuple[Value, ...]
         composite family: rewrites the node into other ops, emitted through `g.call(op, *args,
         **kwargs) -> Value` (ir/rewrite.py), before the backend sees the graph
@@ -30,6 +32,7 @@ FAMILIES = (
     "pointwise",
     "reduction",
     "view",
+    "scan",  # running sums and products along a dimension
     "factory",
     "inplace",
     "random",
