@@ -35,9 +35,18 @@ def extern_callable(node: Node) -> tuple[Callable[..., Any], bool]:
     definition = OPS.get(node.op)
     if definition is not None and definition.has("run"):
         return definition.run, False
-    namespace, packet, overload = node.op.split(".")
-    target = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-    return target._op, False
+    namespace, name, overload = node.op.split(".")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    return _binding(packet, namespace, name) or getattr(packet, overload)._op, False
+
+
+def _binding(packet: Any, namespace: str, name: str) -> Callable[..., Any] | None:
+    """torch's own Python function, at two thirds of the cost of a call through torch.ops, where
+    no other overload could be meant."""
+    functional = [overload for overload in packet.overloads() if not overload.endswith("out")]
+    if namespace != "aten" or functional != ["default"]:
+        return None
+    return getattr(torch._C._VariableFunctions, name, None)
 
 
 def may_alias(node: Node) -> bool:

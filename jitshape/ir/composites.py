@@ -8,6 +8,7 @@ Invariant: results, strides and gradients as those of the torch function.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -222,7 +223,8 @@ def scaled_dot_product_attention(
         is_causal or attn_mask.requires_grad or not _mask_fits(attn_mask, query, key)
     )
     if fits and not dropout_p and _heads_match(*(t.value.type for t in (query, key, value))):
-        return _Attention.apply(query, key, value, attn_mask, is_causal, scale)
+        mask = _additive(attn_mask, query)
+        return _Attention.apply(query, key, value, mask, is_causal, scale)
     if enable_gqa:
         ours, theirs = query.value.type.shape[-3], key.value.type.shape[-3]
         repeat = _env().specialize(ours // theirs, "heads that share keys")
@@ -252,6 +254,13 @@ def _attention_by_definition(
 def dropout_always(x: Any, p: float) -> Any:
     """Dropout as in training; nothing for p = 0."""
     return torch.nn.functional.dropout(x, p) if not 0 < p < 1 else dropout(x, p)
+
+
+def _additive(mask: Any, query: Any) -> Any:
+    """A boolean mask as 0 and -inf: what the kernels take, made once for all layers."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask.logical_not(), -math.inf)
 
 
 def _heads_match(q: Any, k: Any, v: Any) -> bool:

@@ -20,6 +20,8 @@ from jitshape.ir.types import TensorType, contiguous_strides
 
 aten = torch.ops.aten
 _FLASH = 1  # of torch._fused_sdp_choice
+_flash_forward = torch._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
 def _length_outside_heads(type_: TensorType, shape: tuple[Size, ...], dtype: Any) -> TensorType:
@@ -74,9 +76,7 @@ class SDPA:
     def run(q, k, v, mask=None, is_causal=False, scale=None):
         mask = _additive(mask, q.dtype)
         if _flash(q, k, v, mask, is_causal, scale):
-            return aten._scaled_dot_product_flash_attention_for_cpu(
-                q, k, v, 0.0, is_causal, attn_mask=mask, scale=scale
-            )
+            return _flash_forward(q, k, v, 0.0, is_causal, attn_mask=mask, scale=scale)
         scores = _scores(q, k, mask, is_causal, scale)
         out = torch.softmax(scores, -1).to(v.dtype) @ v
         return _lay_out(out), _lay_out(torch.logsumexp(scores, -1))
@@ -105,7 +105,7 @@ class SDPABackward:
     def run(grad, q, k, v, out, lse, mask=None, is_causal=False, scale=None):
         mask = _additive(mask, q.dtype)
         if _flash(q, k, v, mask, is_causal, scale):
-            return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            return _flash_backward(
                 grad, q, k, v, out, lse, 0.0, is_causal, attn_mask=mask, scale=scale
             )
         weights = torch.exp(_scores(q, k, mask, is_causal, scale) - lse.unsqueeze(-1))
