@@ -27,11 +27,14 @@ def main() -> None:
 
 def run_script(script: str, arguments: tuple[str, ...]) -> int:
     """Run the script as __main__; its exit status, its traceback already printed."""
+    from jitshape.observe.records import detailed
+
     saved_argv, saved_path = sys.argv, sys.path[:]
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
     try:
-        runpy.run_path(script, run_name="__main__")
+        with detailed():
+            runpy.run_path(script, run_name="__main__")
     except SystemExit as exit_:
         code = exit_.code
         return code if isinstance(code, int) else int(code is not None)

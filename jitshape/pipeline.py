@@ -55,7 +55,7 @@ from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.breaking import break_error, break_record, break_text
 from jitshape.observe.explaining import compile_record, recompile_failures
-from jitshape.observe.records import FallbackRecord, record
+from jitshape.observe.records import FallbackRecord, is_detailed, record
 from jitshape.options import Options, environment
 
 OVERWRITTEN = "modified by an inplace operation"  # what autograd says of a saved tensor
@@ -225,8 +225,9 @@ def compile_call(
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
         if exit_.keys or captured.tracer.trace.graph.nodes:
             graph = finish_graph(captured, exit_.keys)
-            text = print_graph(graph)
-            logs.log("graph", text)
+            if is_detailed() or logs.enabled("graph"):
+                text = print_graph(graph)
+                logs.log("graph", text)
             run, compiled = compile_recorded(graph, options, function.__qualname__)
             inputs = (*(i.source for i in captured.tracer.inputs), *symbol_sources(captured, graph))
             shared = tuple(memory_guards(captured.tracer.inputs, graph))

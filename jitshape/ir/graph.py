@@ -103,25 +103,38 @@ def new_symbols(node: Node) -> list[Atom]:
     return [atom for atom in dict.fromkeys(found) if atom not in known]
 
 
+_NESTED = frozenset([tuple, list, dict])
+
+
 def values_in(tree: Any) -> Iterator[Value]:
     """Every Value in nested tuples, lists and dicts."""
-    if isinstance(tree, Value):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from values_in(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from values_in(item)
+    found: list[Value] = []
+    _collect(tree, found)
+    return iter(found)
+
+
+def _collect(tree: Any, found: list[Value]) -> None:
+    kind = type(tree)
+    if kind is Value:
+        found.append(tree)
+    elif kind in _NESTED:
+        for item in tree.values() if kind is dict else tree:
+            kind = type(item)
+            if kind is Value:
+                found.append(item)
+            elif kind in _NESTED:
+                _collect(item, found)
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
     """The same tree with `fn` applied to everything that is not a tuple, list or dict."""
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(map_leaves(fn, item) for item in tree)
-    if isinstance(tree, dict):
+    kind = type(tree)
+    if kind is dict:
         return {key: map_leaves(fn, item) for key, item in tree.items()}
-    return fn(tree)
+    if kind not in _NESTED:
+        return fn(tree)
+    items = [map_leaves(fn, item) if type(item) in _NESTED else fn(item) for item in tree]
+    return items if kind is list else tuple(items)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ class ShapeEnv:
         name: str | None,
         seen: Sequence[int],
     ) -> IntExpr:
-        number = sum(not s.unbacked for s in self.symbols.values())
+        number = len(self._actual)
         name = name or f"{prefix}{number}"
         assert name not in self.symbols, f"two symbols {name}"
         expr = self.algebra.symbol(name, least, hint=self._stand_in(actual, lo, hi, number))

@@ -138,6 +138,8 @@ class Algebra:
         self.version = 0  # grows with every piece of knowledge
         self._intervals: dict[IntExpr, tuple[float, float]] = {}  # of primitive polynomials
         self._holes: dict[IntExpr, set[int]] = {}  # values that they never take
+        self._sums: dict[tuple[Size, Size], Size] = {}
+        self._products: dict[tuple[Size, Size], Size] = {}
         self.memo: dict[Any, Any] = {}  # what others derive, kept as long as the sizes live
 
     # ---- construction
@@ -181,6 +183,12 @@ class Algebra:
     # ---- arithmetic
 
     def add(self, a: Size, b: Size) -> Size:
+        total = self._sums.get((a, b))
+        if total is None:
+            total = self._sums[a, b] = self._add(a, b)
+        return total
+
+    def _add(self, a: Size, b: Size) -> Size:
         out = dict(self.terms(a))
         for monomial, coefficient in self.terms(b):
             value = out.get(monomial, 0) + coefficient
@@ -198,7 +206,16 @@ class Algebra:
         if type(b) is int:
             if b == 0:
                 return 0
-            return a if b == 1 else self._make(tuple((m, k * b) for m, k in self.terms(a)))
+            if b == 1:
+                return a
+        product = self._products.get((a, b))
+        if product is None:
+            product = self._products[a, b] = self._multiply(a, b)
+        return product
+
+    def _multiply(self, a: Size, b: Size) -> Size:
+        if type(b) is int:
+            return self._make(tuple((m, k * b) for m, k in self.terms(a)))
         out: dict[Monomial, int] = {}
         for m1, c1 in self.terms(a):
             for m2, c2 in self.terms(b):

@@ -61,7 +61,8 @@ def explain(fn: Callable) -> Callable[..., Explanation]:
     @functools.wraps(fn if hasattr(fn, "__name__") else type(fn).__call__)
     def call(*args: Any, **kwargs: Any) -> Explanation:
         before, known = counters.snapshot(), len(records.records())
-        result = compiled(*args, **kwargs)
+        with records.detailed():
+            result = compiled(*args, **kwargs)
         after = counters.snapshot()
         added = {key: after[key] - before[key] for key in counters.INTS}
         return Explanation(result, records.records()[known:], added)

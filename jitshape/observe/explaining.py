@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jitshape.observe.records import CompileRecord, GuardFailure
+from jitshape.observe.records import CompileRecord, GuardFailure, is_detailed
 
 if TYPE_CHECKING:
     from jitshape.frontend.guards import Failure, GuardProgram
@@ -65,7 +65,7 @@ def compile_record(
         symbols=tuple(captured.symbol_texts()),
         failures=tuple(told(f) for f in failures),
         dynamic=tuple(str(d) for d in captured.policy.became_dynamic()),
-        guards=tuple(map(str, made.program.guards)),
+        guards=tuple(map(str, made.program.guards)) if is_detailed() else (),
         graph=made.graph,
         kernels=tuple(k.name for k in compiled.kernels) if compiled else (),
         externs=dict(compiled.externs) if compiled else {},

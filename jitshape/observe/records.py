@@ -10,6 +10,8 @@ import itertools
 import json
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -29,7 +31,7 @@ class GuardFailure:
 
 @dataclass(frozen=True)
 class CompileRecord:
-    """A frame was compiled."""
+    """A frame was compiled.  `guards` and `graph` are empty unless `detailed` asked for them."""
 
     function: str
     where: str
@@ -72,6 +74,23 @@ Record = CompileRecord | BreakRecord | FallbackRecord
 _records: list[Record] = []
 _lock = threading.Lock()
 _sequence = itertools.count()
+_detail_wanted = 0
+
+
+@contextmanager
+def detailed() -> Iterator[None]:
+    """In the block records hold guards and graphs too, whose text takes a while to write."""
+    global _detail_wanted
+    _detail_wanted += 1
+    try:
+        yield
+    finally:
+        _detail_wanted -= 1
+
+
+def is_detailed() -> bool:
+    """Whether somebody wants the text of guards and graphs."""
+    return _detail_wanted > 0 or bool(environment("TRACE"))
 
 
 def record(item: Record) -> None:

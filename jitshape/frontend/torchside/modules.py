@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from jitshape.frontend.checks import NoTypeAttribute
-from jitshape.frontend.sources import TypeOf
 from jitshape.frontend.values.base import Value
 from jitshape.frontend.values.dicts import DictValue
 from jitshape.frontend.values.objects import ObjectValue
@@ -32,7 +30,7 @@ class ModuleObject(ObjectValue):
         if quick and name not in STATE and not hasattr(cls, name):
             found = self._stored(m, name)
             if found is not None:
-                m.guard(TypeOf(self.source), NoTypeAttribute(name))
+                m.type_lookup(cls, name)
                 return found
         return m.default_getattr(self, name)
 

@@ -60,6 +60,7 @@ class Tracer:
         self.inputs: list[GraphInput] = []
         self.symbols: dict[str, Source] = {}
         self.floats: dict[str, FloatExpr] = {}  # the symbols among them that are floats
+        self._symbol_at: dict[Source, str] = {}
         self._names: set[str] = set()
         self._values: dict[int, TensorValue] = {}  # by id of the SymbolicTensor
 
@@ -135,7 +136,7 @@ class Tracer:
                 sizes.append(size)
                 continue
             symbol = self.env.size_symbol(size, lo=decision.lo, hi=decision.hi, seen=decision.seen)
-            self.symbols[str(symbol)] = Number(source, "size", dim)
+            self._found_at(Number(source, "size", dim), symbol)
             sizes.append(symbol)
         return tuple(sizes)
 
@@ -176,12 +177,17 @@ class Tracer:
 
     def symbol(self, source: Number, value: int, lo: float = -INF) -> IntExpr:
         """The symbol read from `source`."""
-        for name, known in self.symbols.items():
-            if known == source:
-                return self.env.symbols[name].expr
+        name = self._symbol_at.get(source)
+        if name is not None:
+            return self.env.symbols[name].expr
         symbol = self.env.int_symbol(value, lo=lo)
-        self.symbols[str(symbol)] = source
+        self._found_at(source, symbol)
         return symbol
+
+    def _found_at(self, source: Number, symbol: IntExpr | FloatExpr) -> None:
+        name = str(symbol)
+        self.symbols[name] = source
+        self._symbol_at.setdefault(source, name)
 
     def expression(self, name: str) -> IntExpr | FloatExpr:
         """The symbol of this name."""
@@ -193,7 +199,8 @@ class Tracer:
             return None
         m.guard(source, TypeIs(float))
         symbol = self.env.float_symbol(value)
-        self.symbols[str(symbol)], self.floats[str(symbol)] = Number(source, "float"), symbol
+        self._found_at(Number(source, "float"), symbol)
+        self.floats[str(symbol)] = symbol
         number = SymbolicFloat(self.env, to_torch_float(symbol, self.env))
         number.source = source
         return number
