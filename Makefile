@@ -5,7 +5,7 @@ PIP = $(VENV)/bin/pip
 RUN = $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 
-.PHONY: setup quickstart test lint bench clean
+.PHONY: setup quickstart test test-triton lint bench clean
 
 $(VENV)/ready: pyproject.toml setup.py $(wildcard jitshape/frontend/*.c jitshape/frontend/*.h jitshape/backend/*.c)
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
@@ -24,6 +24,9 @@ test: setup
 	$(RUN) -m ruff format --check jitshape tests examples
 	$(RUN) -m pyright jitshape/ir jitshape/backend
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests
+
+test-triton: setup
+	TRITON_EXAMPLES=200 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/backend/test_triton_jit.py tests/backend/codegen/test_triton.py tests/gpu
 
 lint: setup
 	$(RUN) -m ruff check jitshape tests examples

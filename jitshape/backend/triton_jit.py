@@ -25,6 +25,7 @@ from jitshape.backend.codegen.triton_plan import (
 )
 from jitshape.backend.codegen.triton_sizes import geometry, relevant_sizes
 from jitshape.backend.loops import Kernel
+from jitshape.backend.text import kernel_text
 
 _files = itertools.count()
 HEADER = """\
@@ -62,7 +63,8 @@ class Launcher:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.written = write_kernel(kernel)
-        self.source = HEADER + self.written.text
+        loops = "".join(f"# {line}\n" for line in kernel_text(kernel).splitlines())
+        self.source = HEADER + loops + self.written.text
         self.tensors = sum(buffer.role != "scratch" for buffer in kernel.buffers)
         self.geometry = geometry(kernel, self.written.plan)
         self.file = f"<jitshape triton {next(_files)}>"
@@ -92,7 +94,7 @@ class Launcher:
         passed = []
         for buffer in self.written.buffers:
             if buffer.role != "scratch":
-                passed.append(next(given).detach())
+                passed.append(next(given))
                 continue
             count = _number(self.written.plan.points * buffer.extent, values)
             passed.append(torch.empty(count, dtype=buffer.dtype, device=tensors[0].device))
@@ -112,7 +114,7 @@ class Launcher:
 
         blocks = interpreted_blocks(self.written, extents, row)
         grid = _programs(self.written, extents, blocks)
-        passed = self._buffers(tensors, sizes)
+        passed = [tensor.detach() for tensor in self._buffers(tensors, sizes)]
         self._interpreted(grid, *passed, *sizes, *scalars, *blocks.values(), tl.int64)
 
     @functools.cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget
 
+from jitshape.backend.codegen.triton_plan import blocks_on_gpu
 from jitshape.backend.compile import compile_graph
 from jitshape.backend.jit import compile_kernels as compile_for_cpu
 from jitshape.backend.triton_jit import Launcher, compile_for
@@ -144,6 +146,32 @@ def test_other_devices(target):
         "argmax", torch.float32, torch.int64
     )):  # fmt: skip
         assert compiled(kernel, target).asm[kind]
+
+
+def test_which_of_two_binaries_runs(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(Launcher, "_launch", lambda self, *args: chosen.append(args[-1]))
+    launch = Launcher(kernels.softmax())
+
+    def tensor(address):
+        return SimpleNamespace(device=torch.device("cuda"), data_ptr=lambda: address)
+
+    for m, n, address in [(5, 32, 512), (1, 64, 512), (16, 33, 512), (5, 32, 516), (0, 32, 512)]:
+        launch(tensor(512), tensor(address), m, n)
+    launch(tensor(512), tensor(512), 1 << 20, 1 << 20)
+    aligned, large = zip(*chosen)
+    assert aligned == (True, True, False, False, True)
+    assert large == (False, False, False, False, True)
+
+
+def test_indices_of_64_bits_compile():
+    launcher = Launcher(kernels.layernorm())
+    assert compile_for(launcher.kernel, launcher.written, launcher.file, HOPPER, False, True)[2]
+
+
+def test_sides_of_a_turned_tile_are_alike():
+    plan = Launcher(kernels.transpose_add()).written.plan
+    assert blocks_on_gpu(plan)[0] == {"XBLOCK": 32, "YBLOCK": 32}
 
 
 def test_sizes_are_not_in_the_binary():

@@ -22,6 +22,7 @@ from jitshape.ir.symint import IntExpr, Size
 
 LONGEST_BLOCK = 16384  # elements of a row that one block may cover
 TILE = 1024  # elements of a pointwise program's tile
+SQUARE = 32  # the longer side of a tile that is read along both sides
 ALIGNMENT = 16
 TYPICAL = 256  # a size without a hint
 
@@ -59,6 +60,7 @@ class Plan:
     scratch: tuple[Buffer, ...]  # those that need memory
     points: Size
     row_first: bool  # neighbouring lanes of r are neighbours in memory
+    turned: bool  # of y and x: some access moves by one along x, another along y
 
     @property
     def longest_row(self) -> int:
@@ -95,6 +97,7 @@ def make_plan(kernel: Kernel) -> Plan:
         _scratch_in_memory(kernel, body),
         points,
         _row_first(kernel, kept, spread),
+        _turned(kernel, kept),
     )
 
 
@@ -187,14 +190,26 @@ def _reads_own_stores(loop: Loop) -> bool:
     return any(load.buffer in stored for load, _ in loads((loop,)))
 
 
+def _turned(kernel: Kernel, lanes: tuple[Lanes, ...]) -> bool:
+    if len(lanes) < 2:
+        return False
+    across, along = (axis_id(group.axes[-1]) for group in lanes)
+    indices = _indices(kernel)
+    turned = any(access(i, across).kind == "unit" and along in symbol_ids(i) for i in indices)
+    return turned and any(access(i, along).kind == "unit" for i in indices)
+
+
+def _indices(kernel: Kernel) -> list[Size]:
+    indices = [load.index for load, _ in loads(kernel.body)]
+    return indices + [store.index for store, _ in stores(kernel.body)]
+
+
 def _row_first(kernel: Kernel, lanes: Iterable[Lanes], spread: Iterable[Loop]) -> bool:
     """Whether more accesses move by one along the rows than along x."""
     rows = {axis_id(loop.axis) for loop in spread}
     columns = {axis_id(axis) for group in lanes for axis in group.axes[-1:] if group.name == "x"}
-    indices = [load.index for load, _ in loads(kernel.body)]
-    indices += [store.index for store, _ in stores(kernel.body)]
     score = 0
-    for index in indices:
+    for index in _indices(kernel):
         ids = symbol_ids(index)
         if ids & rows:
             score += any(access(index, id).kind == "unit" for id in ids & rows)
@@ -273,6 +288,7 @@ def blocks_on_gpu(plan: Plan) -> tuple[dict[str, int], int]:
     sizes: dict[str, int] = {}
     if "r" not in plan.dims:
         fast = min(TILE, max(16, power_of_two(typical(plan.lanes[-1].extent))))
+        fast = min(fast, SQUARE) if plan.turned else fast
         sizes["x"] = TILE if names == ["x"] else fast
         if "y" in names:
             sizes["y"] = TILE // fast
