@@ -53,6 +53,7 @@ class Builder:
         self.algebra = algebra
         self._interned: dict[tuple, Scalar] = {}
         self._indirect: dict[int, tuple[Atom, Scalar]] = {}
+        self.faults: dict[Scalar, None] = {}  # what must not hold at any element computed
         self.place: Callable[[Size], Size] = lambda expr: expr  # from index to kernel axes
 
     def _intern(self, key: tuple, make: Callable[[], Any]) -> Any:

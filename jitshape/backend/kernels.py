@@ -39,7 +39,7 @@ from jitshape.backend.loops import (
     Store,
     roots,
 )
-from jitshape.backend.lower import Lowering, argument_dtype, is_view, root
+from jitshape.backend.lower import FAULT, Lowering, argument_dtype, is_view, root
 from jitshape.backend.schedule import DEAR, Schedule, operand_index
 from jitshape.ir.graph import Node, Value
 from jitshape.ir.ops.registry import OPS
@@ -292,7 +292,7 @@ class KernelBuilder:
         for phase in range(phases):
             self.phase = phase
             self.extents.update(self.extents_at(phase))
-            body += self._row_stores(phase)
+            body += self._row_stores(phase) + self.fault_stores()
             body += self._phase_loops(phase, gone)
         index = self.index(0)
         grid = tuple(Axis(_expr(index[run.dims[-1]]), run.extent) for run in kept if not run.vector)
@@ -313,6 +313,16 @@ class KernelBuilder:
         value = self.b.cast(self.value_at(unit, phase), buffer.dtype)
         return Store(buffer, self.b.place(at), value)
 
+    def fault_stores(self) -> list[Statement]:
+        """Notes of the faults that what was lowered since the last call may show."""
+        if not self.b.faults:
+            return []
+        buffer = self.buffers.setdefault(FAULT, Buffer(FAULT.name, FAULT.type.dtype, "inout"))
+        one = self.b.const(1, buffer.dtype)
+        stores = [Store(buffer, 0, one, mask=fault) for fault in self.b.faults]
+        self.b.faults.clear()
+        return list(stores)
+
     def _phase_loops(self, phase: int, gone: list[Run]) -> list[Statement]:
         """One nest of loops over the reduced dimensions: what this phase stores and reduces."""
         statements: list[Statement] = []
@@ -331,6 +341,7 @@ class KernelBuilder:
                 at = self.row_position(phase)
                 statements.append(self._store(self.saved[unit.value], at, unit, phase))
         accumulators = [self._accumulator(unit, phase) for unit in reductions]
+        statements += self.fault_stores()
         if not statements and not accumulators:
             return []
         loop, results = self._nest(phase, gone, statements, accumulators)

@@ -99,14 +99,10 @@ def has_index_map(value: Value) -> bool:
     return True
 
 
-# Calls of ATen though a rule exists: they check their indices and raise eager's errors.
-CHECKED = frozenset({"aten.embedding.default"})
-
-
 def can_inline(value: Value) -> bool:
     """Whether the value can be computed element by element."""
     node = value.node
-    if node is None or node.op in CHECKED:
+    if node is None:
         return False
     kind, block = family(node), OPS.get(node.op)
     if node.op in MOVEMENT:
@@ -129,6 +125,10 @@ def _masks(node: Node) -> bool:
 def argument_dtype(value: Value | FloatExpr) -> torch.dtype:
     """How a kernel is passed a number: a real of sizes as a double."""
     return torch.float64 if isinstance(value, FloatExpr) else value.type.dtype
+
+
+# Stands for the buffer in which a kernel notes a fault: an index out of range.
+FAULT = Value("fault", TensorType((1,), (1,), torch.int32), None)
 
 
 class Lowering:
@@ -226,19 +226,24 @@ class Reader:
 
     def at(self, value: Value, index: Index, where: Scalar | None = None) -> Scalar:
         """The element of `value` at `index`, read only where `where` holds."""
-        mask = self.mask
-        for condition in (where, *self._range_checks(value, index)):
-            if condition is not None:
-                mask = condition if mask is None else self.b.logical_and(mask, condition)
+        mask = self._both(self.mask, where)
+        for inside in self._range_checks(value, index):
+            if self.out.device.type == "cpu":
+                self.b.faults.setdefault(self._both(mask, self.b.logical_not(inside)))
+            mask = self._both(mask, inside)
         return self.lowering.element(value, index, mask)
 
+    def _both(self, a: Scalar | None, b: Scalar | None) -> Scalar | None:
+        if a is None or b is None:
+            return a if b is None else b
+        return self.b.logical_and(a, b)
+
     def _range_checks(self, value: Value, index: Index) -> Iterator[Scalar]:
-        """An index taken from data that is out of range reads nothing."""
+        """An index taken from data that is out of range reads nothing, and is a fault."""
         b = self.b
         for at, size in zip(index, tensor_type(value).shape):
             if type(at) is IntExpr and b.bindings(at):
-                yield b.ge(b.index(at), 0)
-                yield b.lt(b.index(at), b.index(size))
+                yield b.logical_and(b.ge(b.index(at), 0), b.lt(b.index(at), b.index(size)))
 
     def number(self, x: Any) -> Any:
         """A number computed at run time becomes a scalar; other arguments stay."""

@@ -2,7 +2,7 @@
 
 In: a `Reader` (Builder, elements of operands, mask), the index of the result, the op's arguments.
 Out: a scalar.  Invariant: an operand is read only inside its shape; an index taken from data that
-is out of range reads nothing and gives 0.
+is out of range reads nothing and is noted as a fault.
 """
 
 from __future__ import annotations
@@ -123,8 +123,7 @@ def roll(r: Reader, index: Index, x: Value, shifts: Any, dims: Any = ()) -> Scal
     for shift, dim in zip(shifts, dims, strict=True):
         dim = normal(dim, len(index))
         size = x.type.shape[dim]
-        moved = r.b.mod(r.b.index(index[dim] - shift), r.b.index(size))
-        inner[dim] = r.b.indirect(moved)
+        inner[dim] = r.algebra.mod(index[dim] - shift, size)
     return r.at(x, tuple(inner))
 
 

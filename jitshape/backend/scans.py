@@ -40,8 +40,10 @@ class _ScanBuilder(KernelBuilder):
         where = self.value_address(unit, 0)
         if type(along) is not IntExpr:
             statements: tuple[Statement, ...] = self._stored(where, element)
+            statements += tuple(self.fault_stores())
         else:
             body = self._running(OPS[node.op].combine, along, where, element, wide)
+            body += tuple(self.fault_stores())
             statements = (Loop(Axis(along, self.space.dims[dim], "serial"), body),)
         grid = tuple(
             Axis(i, size)
@@ -56,7 +58,7 @@ class _ScanBuilder(KernelBuilder):
 
     def _running(
         self, combine: str, along: IntExpr, where: Size, element: Scalar, wide: torch.dtype
-    ) -> tuple[Store, ...]:
+    ) -> tuple[Statement, ...]:
         """One step: the total so far, kept in the output if it has the dtype, else in scratch."""
         later = self.b.gt(self.b.index(along), 0)
         total, step = self.buffer(self.stored[0].value), 0

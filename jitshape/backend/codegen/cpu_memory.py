@@ -154,6 +154,10 @@ def store(g: Generator, store: Store) -> None:
         _add(g, store.buffer.dtype, moves, address, value, _both(g, mask))
     elif moves == "uniform" and not (value.lanes or (mask is not None and mask.lanes)):
         _store_uniform(g, address, value, mask)
+    elif moves == "uniform" and not value.lanes and mask is not None:
+        on = _both(g, mask)
+        assert on is not None
+        _store_uniform(g, address, value, g.any_lane(on))
     elif moves == "unit" and mask is None and g.scope.mask is None:
         g.line(f"store {g.broadcast(value, lanes)}, ptr {address}, align {_align(value.kind)}")
     else:

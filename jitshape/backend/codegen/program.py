@@ -11,14 +11,16 @@ import keyword
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from jitshape.backend.externs import extern_callable
+from jitshape.backend.faults import check_faults, new_fault
 from jitshape.backend.indexing import tensor_type
 from jitshape.backend.kernels import KernelCall
-from jitshape.backend.lower import root
+from jitshape.backend.lower import FAULT, root
 from jitshape.backend.memory import MemoryPlan
 from jitshape.errors import InternalError
 from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Value, new_symbols
@@ -47,6 +49,8 @@ class ProgramWriter:
         self.lines: list[str] = []
         self._names: dict[Any, str] = {}
         self._taken: set[str] = set(self.globals) | {"float", "math", "max", "min", "program"}
+        self._taken |= {FAULT.name, "note", "faults", "new_fault", "check"}
+        self._names[FAULT] = FAULT.name
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
         self._told: set[Atom] = set()  # symbols that a result tells
@@ -65,9 +69,24 @@ class ProgramWriter:
             else:
                 self._extern(call)
             self._free(step)
+        if self._notes_faults():
+            self.globals["check"] = partial(check_faults, self.graph)
+            self.lines.append(f"if note.value: check([{inputs}])")
+            self.lines.append(f"faults.append(({FAULT.name}, note))")
         self._return()
-        body = [*self._bindings(), *self.lines]
+        body = [*self._bindings(), *self._fault_lines(), *self.lines]
         return "\n".join([f"def program({inputs}):", *(f"    {line}" for line in body), ""])
+
+    def _notes_faults(self) -> bool:
+        calls = (call for call in self.calls if isinstance(call, KernelCall))
+        return any(FAULT in call.buffers for call in calls)
+
+    def _fault_lines(self) -> list[str]:
+        """A flag that is down, which this call alone holds."""
+        if not self._notes_faults():
+            return []
+        self.globals |= {"faults": [], "new_fault": new_fault}
+        return [f"{FAULT.name}, note = faults.pop() if faults else new_fault()"]
 
     # ---- names
 
