@@ -49,6 +49,7 @@ typedef struct Route {
 } Route;
 
 static __thread Route *route; /* the innermost of this thread */
+static __thread Route *spare; /* the one popped last: pushed again it knows what it ignores */
 static __thread int routing;  /* a route or what it returned runs */
 static Py_ssize_t hook_users;
 static _PyFrameEvalFunction previous_eval;
@@ -290,11 +291,16 @@ hook(PyThreadState *ts, Frame *f, int throwflag)
 static PyObject *
 push_route(PyObject *module, PyObject *callback)
 {
-    Route *r = PyMem_Calloc(1, sizeof *r);
-    if (r == NULL) {
-        return PyErr_NoMemory();
+    Route *r = spare;
+    if (r != NULL && r->callback == callback) {
+        spare = NULL;
+    } else {
+        r = PyMem_Calloc(1, sizeof *r);
+        if (r == NULL) {
+            return PyErr_NoMemory();
+        }
+        r->callback = Py_NewRef(callback);
     }
-    r->callback = Py_NewRef(callback);
     r->outer = route;
     route = r;
     if (hook_users++ == 0) {
@@ -324,9 +330,13 @@ pop_route(PyObject *module, PyObject *unused)
             _PyInterpreterState_SetEvalFrameFunc(interp, previous_eval);
         }
     }
-    Py_DECREF(r->callback);
-    code_set_free(&r->ignored);
-    PyMem_Free(r);
+    Route *former = spare;
+    spare = r;
+    if (former != NULL) {
+        Py_DECREF(former->callback);
+        code_set_free(&former->ignored);
+        PyMem_Free(former);
+    }
     Py_RETURN_NONE;
 }
 

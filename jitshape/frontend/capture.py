@@ -25,7 +25,7 @@ from jitshape.frontend.dynamic import Policy, history_of
 from jitshape.frontend.effects import Effects
 from jitshape.frontend.machine import Machine, Outcome, trace
 from jitshape.frontend.sources import Local
-from jitshape.frontend.torchside.ambient import AmbientState
+from jitshape.frontend.torchside.ambient import AmbientState, GlobalState
 from jitshape.frontend.torchside.tracer import Tracer
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.shape_env import Fact
@@ -91,10 +91,16 @@ class Capture:
 class SymbolicMachine(Machine):
     """The machine with its torch side."""
 
-    def __init__(self, policy: Policy, options: Options, break_at: Mapping[int, Break]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        options: Options,
+        break_at: Mapping[int, Break],
+        state: GlobalState,
+    ) -> None:
         super().__init__(effects=Effects(), options=options, break_at=break_at)
         self.tracer = Tracer(policy)
-        self.ambient = AmbientState()
+        self.ambient = AmbientState(state)
         self.tracer.env.location = self.location
         self.tracer.trace.location = self.location
 
@@ -122,10 +128,12 @@ def capture(
     code = function.__code__
     arguments = argument_sources(code, slots)
     made: list[SymbolicMachine] = []
-    ambient: dict[str, Any] = {}
+    state = GlobalState.now()
 
     def make(break_at: Mapping[int, Break]) -> tuple[Machine, FunctionType, list[Value | None]]:
-        machine = SymbolicMachine(policy, options, break_at)
+        state.restore()
+        torch.set_autocast_cache_enabled(False)
+        machine = SymbolicMachine(policy, options, break_at, state)
         if made:
             made[-1].tracer.close()
         made.append(machine)
@@ -135,10 +143,10 @@ def capture(
 
     _evalframe.push_bypass()
     try:
-        with Tracer.recording():
-            machine, outcome = trace(make, break_at)
-            ambient.update(machine.ambient.changes())
+        machine, outcome = trace(make, break_at)
+        ambient = machine.ambient.changes()
     finally:
+        state.restore()
         _evalframe.pop_bypass()
     assert isinstance(machine, SymbolicMachine)
     return Capture(function, machine, outcome, machine.tracer, machine.effects, policy, ambient)

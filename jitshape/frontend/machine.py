@@ -21,6 +21,7 @@ from types import CellType, FunctionType
 from typing import Any, NoReturn
 
 import jitshape.frontend.opcodes  # noqa: F401  (registers the handlers)
+from jitshape.errors import DataDependent
 from jitshape.frontend.arguments import argument_error, bind_arguments
 from jitshape.frontend.checks import Guard, Is, Location, Missing, NullField, SameObject
 from jitshape.frontend.frame import NULL, Callee, Frame, FrameSnapshot, Lasti
@@ -193,10 +194,11 @@ class Machine(Protocols):
                             return frame.result
                 except Raised as error:
                     raised = error
-        except Break as stop:
+        except (Break, DataDependent) as error:
+            stop = error if isinstance(error, Break) else data_dependent(error)
             self._leave(frame, stop, back)
             self.handling.value = handled
-            raise
+            raise stop from None
         finally:
             self.depth -= 1
             self.frame = back
@@ -508,6 +510,11 @@ class Machine(Protocols):
         if cell.real is not None:
             self.effects.touch(cell)
         cell.content, cell.loaded = value, True
+
+
+def data_dependent(error: DataDependent) -> Break:
+    """A decision that only a run can make ends the graph before it."""
+    return Break("data_dependent", f"{error.what}: {error.because}", error.avoid)
 
 
 def trace(

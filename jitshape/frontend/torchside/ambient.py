@@ -6,13 +6,15 @@ written, the state as it must be while tracing, and for emit the writes to repea
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from jitshape.frontend.checks import Ambient
 from jitshape.frontend.guard_program import AMBIENT
-from jitshape.frontend.torchside.natives import AMBIENT_READS, AMBIENT_WRITES
+from jitshape.frontend.torchside.autocast import AutocastState
+from jitshape.frontend.torchside.natives import AMBIENT_READS, AMBIENT_SETTERS, AMBIENT_WRITES
 from jitshape.frontend.values.base import Value
 
 if TYPE_CHECKING:
@@ -22,10 +24,28 @@ if TYPE_CHECKING:
 ALWAYS = ("grad_mode", "inference_mode", "default_dtype", "dispatch_keys", "function_modes")
 
 
-class AmbientState:
-    """One per trace."""
+@dataclass(frozen=True)
+class GlobalState:
+    """What a trace changes of torch's state, as it was before."""
 
-    def __init__(self) -> None:
+    grad: bool
+    autocast: AutocastState
+
+    @classmethod
+    def now(cls) -> GlobalState:
+        return cls(torch.is_grad_enabled(), AutocastState.now())
+
+    def restore(self) -> None:
+        torch._C._set_grad_enabled(self.grad)
+        self.autocast.restore()
+
+
+class AmbientState:
+    """One per trace; `start` is the state before it."""
+
+    def __init__(self, start: GlobalState) -> None:
+        self.start = start
+        self.cache = start.autocast.cache  # as the program sees it
         self.seen = {name: AMBIENT[name]() for name in ALWAYS}
 
     def guard(self, m: Machine, name: str) -> None:
@@ -46,9 +66,24 @@ class AmbientState:
         self.guard(m, name)
         values = [a.constant() for a in args]
         named = {k: v.constant() for k, v in kwargs.items()}
+        if function is torch.is_autocast_cache_enabled:
+            m.guard(None, Ambient("autocast_cache", self.start.autocast.cache))
+            return m.const(self.cache)
+        if function is torch.set_autocast_cache_enabled:
+            (self.cache,) = values
+            return m.const(None)
         return m.const(function(*values, **named))
 
     def changes(self) -> dict[str, Any]:
         """State that differs from what the program found: written again by the compiled code."""
-        now = {name: AMBIENT[name]() for name in self.seen}
-        return {name: value for name, value in now.items() if value != self.seen[name]}
+        before, now = self.start.autocast, AutocastState.now()
+        now = AutocastState(now.modes, self.cache, now.nesting)
+        changed: dict[str, Any] = {} if now == before else {"autocast": now.since(before)}
+        for name in self.seen:
+            value = AMBIENT[name]()
+            if value != self.seen[name] and name in AMBIENT_SETTERS:
+                changed.setdefault(name, value)
+        return changed
+
+
+AMBIENT["autocast_cache"] = torch.is_autocast_cache_enabled

@@ -8,6 +8,7 @@ its arguments and tabled ambient state), "ambient" (reads or writes state this m
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Hashable
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 import jitshape.api
+from jitshape.frontend.torchside.autocast import set_autocast
 
 # Python functions of torch that only arrange calls of the dispatcher.  Whole modules, less
 # what INLINE and BREAKS name.
@@ -38,6 +40,11 @@ NATIVE_MODULES = (
     "torch._jit_internal",
 )
 
+# Modules whose functions run callables of the user's under a functorch level.
+BREAK_MODULES = tuple(
+    f"torch._functorch.{name}" for name in ("apis", "vmap", "eager_transforms", "deprecated")
+)
+
 # Reads of ambient state: the name of the Ambient check that guards them.
 AMBIENT_READS: dict[Any, str] = {
     torch.is_grad_enabled: "grad_mode",
@@ -53,6 +60,12 @@ AMBIENT_READS: dict[Any, str] = {
 # the trace, and written again by the compiled code.
 AMBIENT_WRITES: dict[Any, str] = {
     torch._C._set_grad_enabled: "grad_mode",
+    torch.set_autocast_enabled: "autocast",
+    torch.set_autocast_dtype: "autocast",
+    torch.set_autocast_cache_enabled: "autocast",
+    torch.autocast_increment_nesting: "autocast",
+    torch.autocast_decrement_nesting: "autocast",
+    torch.clear_autocast_cache: "autocast",
 }
 
 # What a program that asks is told while it is traced.
@@ -67,7 +80,16 @@ ANSWERS: dict[Any, Any] = {
     jitshape.api.is_compiling: True,
 }
 
-AMBIENT_SETTERS: dict[str, Any] = {"grad_mode": torch._C._set_grad_enabled}
+AMBIENT_SETTERS: dict[str, Any] = {
+    "grad_mode": torch._C._set_grad_enabled,
+    "autocast": set_autocast,
+}
+
+# Other functions of C whose names say that they write global state.
+_WRITES_STATE = re.compile(
+    "_?(set|push|pop|enter|exit|increment|decrement|clear|enable|disable|register|unregister"
+    "|activate|init|reset)_"
+)
 
 _REASON_RUN = "it must see real tensors"
 BREAKS: dict[Any, str] = {
@@ -125,11 +147,27 @@ def allow(fn: Any) -> None:
     _ALLOWED[fn] = True
 
 
+def is_allowed(fn: Any) -> bool:
+    """Whether it is marked allow_in_graph."""
+    return bool(lookup(_ALLOWED, fn))
+
+
+def why_break(fn: Any) -> str | None:
+    """Why a callable of policy "break" must run outside the graph."""
+    reason = lookup(BREAKS, fn)
+    if isinstance(fn, types.FunctionType) and fn.__globals__.get("__name__") in BREAK_MODULES:
+        return "it runs a function under a functorch level"
+    if reason is None and isinstance(fn, types.BuiltinFunctionType):
+        if _WRITES_STATE.match(fn.__name__) and not isinstance(fn.__self__, (type, torch.Tensor)):
+            return "it changes global state"
+    return reason
+
+
 def policy(fn: Any) -> str | None:
     """How the machine treats the callable `fn`; None: not a callable of torch's."""
-    if lookup(_ALLOWED, fn):
+    if is_allowed(fn):
         return "native"
-    if lookup(BREAKS, fn) is not None:
+    if lookup(BREAKS, fn) is not None or isinstance(fn, types.FunctionType) and why_break(fn):
         return "break"
     if isinstance(fn, Hashable) and fn in ANSWERS:
         return "answer"
@@ -143,5 +181,7 @@ def policy(fn: Any) -> str | None:
         if getattr(fn, "__objclass__", None) in _TENSOR_CLASSES:
             return "native"
         module = getattr(fn, "__module__", None)
-        return "native" if module and module.partition(".")[0] == "torch" else None
+        if not module or module.partition(".")[0] != "torch":
+            return None
+        return "break" if why_break(fn) else "native"
     return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitshape.errors import DataDependent, JitshapeError
+from jitshape.errors import JitshapeError
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.checks import TypeIs
 from jitshape.frontend.sources import Getter, InstanceDict, Key, Source
@@ -225,6 +225,16 @@ class TorchCallable(CallableValue):
         e.const(self.function)
 
 
+class BreakingFunction(TorchCallable):
+    """A function whose calls are breaks, known by its code only."""
+
+    def is_constant(self) -> bool:
+        return False
+
+    def seen_again(self, m: Machine, source: Source) -> None:
+        Value.seen_again(self, m, source)
+
+
 class SizeValue(TupleValue):
     """torch.Size: a tuple of ints, some of them symbolic."""
 
@@ -280,7 +290,7 @@ def call_torch(
     kind = natives.policy(function)
     if kind == "break":
         name = getattr(function, "__name__", str(function))
-        raise Break("torch_call", f"{name}: {natives.BREAKS[function]}")
+        raise Break("torch_call", f"{name}: {natives.why_break(function)}")
     if kind == "answer":
         return m.const(natives.ANSWERS[function])
     if kind == "ambient":
@@ -298,10 +308,7 @@ def call_native(
         raise Break("torch_call", "a leaf of autograd is made in the middle of the graph")
     try:
         result = m.tracer.run(function, real_args, real_kwargs)
-    except (Break, JitshapeError) as error:
-        if isinstance(error, DataDependent):
-            reason = f"{error.what}: {error.because}"
-            raise Break("data_dependent", reason, error.avoid) from error
+    except (Break, JitshapeError):
         raise
     except m.tracer.internal_errors:
         raise

@@ -10,8 +10,7 @@ guarded or symbolic.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from jitshape.frontend.dynamic import Policy
 from jitshape.frontend.sources import Number, Source
 from jitshape.frontend.torchside.numbers import SymbolicFloat, SymbolicInt
 from jitshape.frontend.torchside.tensors import TensorValue
+from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.composites import REPLACED
 from jitshape.ir.shape_env import ShapeEnv
@@ -68,7 +68,7 @@ class Tracer:
 
     def run(self, function: Callable, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call torch with the recording mode on."""
-        with self.trace:
+        with self.trace, watched(function):
             return REPLACED.get(function, function)(*args, **kwargs)
 
     def close(self) -> None:
@@ -213,19 +213,6 @@ class Tracer:
         number = SymbolicInt(self.env, self.symbol(Number(source, "int"), value))
         number.source = source
         return number
-
-    @staticmethod
-    @contextmanager
-    def recording() -> Iterator[None]:
-        """The whole trace: state of torch that tracing changes is put back afterwards."""
-        grad = torch.is_grad_enabled()
-        cache = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)
-        try:
-            yield
-        finally:
-            torch._C._set_grad_enabled(grad)
-            torch.set_autocast_cache_enabled(cache)
 
 
 def _check_supported(real: torch.Tensor, source: Source | None) -> None:

@@ -14,9 +14,10 @@ import torch
 from jitshape.frontend.sources import Source
 from jitshape.frontend.torchside.modules import ModuleObject
 from jitshape.frontend.torchside.natives import policy
-from jitshape.frontend.torchside.tensors import TensorValue, TorchCallable
+from jitshape.frontend.torchside.tensors import BreakingFunction, TensorValue, TorchCallable
 from jitshape.frontend.values.base import WRAPPERS, Value, wraps
 from jitshape.frontend.values.constants import register_constant_type
+from jitshape.frontend.values.functions import guard_code, is_made_by_each_call
 from jitshape.frontend.values.storage import guard_identity, guard_type
 
 if TYPE_CHECKING:
@@ -50,8 +51,11 @@ def _before(cls: type) -> None:
     plain = WRAPPERS[cls]
 
     def wrapper(m: Machine, real: Any, source: Source | None) -> Value:
-        if policy(real) is None:
+        kind = policy(real)
+        if kind is None:
             return plain(m, real, source)
+        if kind == "break" and is_made_by_each_call(real, source):
+            return BreakingFunction(real, guard_code(m, real, source))
         return TorchCallable(real, guard_identity(m, real, source))
 
     WRAPPERS[cls] = wrapper

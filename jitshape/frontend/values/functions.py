@@ -242,19 +242,31 @@ def _docstring(code: types.CodeType) -> Any:
 
 @wraps(types.FunctionType)
 def wrap_function(m: Machine, real: types.FunctionType, source: Source | None) -> Value:
-    code = real.__code__
-    if source is not None and "<locals>" in code.co_qualname and is_given(source):
-        m.guard(source, TypeIs(types.FunctionType))
-        m.guard(Field(source, "__code__"), Is(code))
-        m.guard(Field(source, "__globals__"), Is(real.__globals__))
-        return FunctionValue(code, real.__globals__, {}, real, source)
-    held = guard_identity(m, real, source)
-    return FunctionValue(code, real.__globals__, {}, real, held)
+    if is_made_by_each_call(real, source):
+        held = guard_code(m, real, source)
+    else:
+        held = guard_identity(m, real, source)
+    return FunctionValue(real.__code__, real.__globals__, {}, real, held)
 
 
-def is_given(source: Source) -> bool:
+def is_made_by_each_call(real: Any, source: Source | None) -> bool:
+    """Whether it is a nested function that was given to the call, so that the next call is
+    likely to bring another one with the same code."""
+    code = getattr(real, "__code__", None)
+    return code is not None and "<locals>" in code.co_qualname and is_given(source)
+
+
+def guard_code(m: Machine, real: types.FunctionType, source: Source) -> Source:
+    """Guard what a function made of the same code by another call shares with this one."""
+    m.guard(source, TypeIs(types.FunctionType))
+    m.guard(Field(source, "__code__"), Is(real.__code__))
+    m.guard(Field(source, "__globals__"), Is(real.__globals__))
+    return source
+
+
+def is_given(source: Source | None) -> bool:
     """Whether the path starts at an argument."""
-    while not isinstance(source, (Local, Held)):
+    while source is not None and not isinstance(source, (Local, Held)):
         source = source.base  # type: ignore[attr-defined]
     return isinstance(source, Local)
 

@@ -1,0 +1,68 @@
+"""No code of the user's runs while torch is called for the trace.
+
+In: a torch callable, before it runs on symbolic tensors.  Out: a Break at the call, where C++ is
+about to call a Python function that is neither torch's nor the standard library's: a hook, a
+method of a tensor subclass, a callback.  That function does not run.
+Invariant: what is declared to run while tracing runs: functions of `allow_in_graph`, and custom
+ops with what they registered.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, NoReturn
+
+import torch
+
+import jitshape
+from jitshape.frontend import _evalframe
+from jitshape.frontend.torchside import natives
+from jitshape.frontend.values.base import Break
+
+_TRUSTED = tuple(f"{Path(m.__file__).parent}/" for m in (torch, jitshape))
+_STANDARD = f"{sysconfig.get_path('stdlib')}/"
+_INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
+
+
+def is_trusted(file: str) -> bool:
+    """Whether code of this file may run while tracing."""
+    if file.startswith(_TRUSTED) or file.startswith("<"):
+        return True
+    return file.startswith(_STANDARD) and not file.startswith(_INSTALLED)
+
+
+def _refuse(function: FunctionType, slots: tuple[Any, ...]) -> NoReturn:
+    code = function.__code__
+    raise Break(
+        "user_code",
+        f"torch calls {code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) from C++",
+        "jitshape.allow_in_graph for a pure function, or jitshape.disable round the call",
+    )
+
+
+def _route(code: CodeType, function: FunctionType) -> Any:
+    return None if is_trusted(code.co_filename) else _refuse
+
+
+def may_call_anything(function: Callable) -> bool:
+    """Whether `function` is declared to run, with whatever it calls, while tracing."""
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return True
+    return natives.is_allowed(function)
+
+
+@contextmanager
+def watched(function: Callable) -> Iterator[None]:
+    """Round a call of `function`."""
+    if may_call_anything(function):
+        yield
+        return
+    _evalframe.push_route(_route)
+    try:
+        yield
+    finally:
+        _evalframe.pop_route()

@@ -1,0 +1,112 @@
+"""Code of the user's that torch would call while tracing: it runs when, and as often as, in
+eager execution."""
+
+import pytest
+import torch
+
+from tests.programs.test_breaks import inputs, note, run_pieces
+
+
+class Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        note("forward", type(x).__name__)
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        note("backward", type(gradient).__name__)
+        (x,) = ctx.saved_tensors
+        return gradient * 3 + x * 0
+
+
+def custom_function(x):
+    y = x + 1
+    return Doubling.apply(y) * y
+
+
+def pack(x):
+    note("pack")
+    return x
+
+
+def saved_tensors_hooks(x):
+    y = x + 1
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        z = y.sin()
+    return z * y
+
+
+def tensor_hook(x):
+    y = x * 2
+    y.register_hook(lambda g: note("hook") + g)
+    return y.sin()
+
+
+class Wrapped:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        note("torch function", function.__name__)
+        args = [a.tensor if isinstance(a, cls) else a for a in args]
+        return function(*args, **(kwargs or {}))
+
+
+def torch_function(x):
+    return torch.add(x * 2, Wrapped(x)) * 2
+
+
+def sort_keys(x):
+    def key(item):
+        note("key", item[0])
+        return -item[0]
+
+    return [t for _, t in sorted([(1, x), (3, x + 1), (2, x + 2)], key=key)]
+
+
+def map_elements(x):
+    y = torch.ones(3)
+    return y.map_(torch.ones(3), lambda a, b: note("map") + a + b) * x.sum()
+
+
+def vectorized(x):
+    def row(v):
+        note("row")
+        return v * 2
+
+    return torch.vmap(row)(x) + 1
+
+
+class Shown:
+    def __format__(self, spec):
+        note("format", spec)
+        return "shown"
+
+    def __index__(self):
+        note("index")
+        return 1
+
+
+def formatted(x):
+    shown = Shown()
+    return x[shown] + len(f"{shown:>9}")
+
+
+PROGRAMS = [
+    custom_function,
+    saved_tensors_hooks,
+    tensor_hook,
+    torch_function,
+    sort_keys,
+    map_elements,
+    vectorized,
+    formatted,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_user_code(program):
+    run_pieces(program, *inputs([(3, 4), (5, 4)]))
