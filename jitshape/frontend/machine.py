@@ -93,6 +93,8 @@ class Handling:
 class Machine(Protocols):
     """One trace."""
 
+    tracer: Any = None  # the torch side, where there is one
+
     def __init__(
         self,
         *,

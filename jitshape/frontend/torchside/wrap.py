@@ -74,7 +74,7 @@ _plain_int = WRAPPERS[int]
 
 @wraps(int)
 def wrap_int(m: Machine, real: int, source: Source | None) -> Value:
-    symbolic = m.tracer.symbolic_int(m, real, source)
+    symbolic = m.tracer and m.tracer.symbolic_int(m, real, source)
     return _plain_int(m, real, source) if symbolic is None else symbolic
 
 
@@ -83,5 +83,5 @@ _plain_float = WRAPPERS[float]
 
 @wraps(float)
 def wrap_float(m: Machine, real: float, source: Source | None) -> Value:
-    symbolic = m.tracer.symbolic_float(m, real, source)
+    symbolic = m.tracer and m.tracer.symbolic_float(m, real, source)
     return _plain_float(m, real, source) if symbolic is None else symbolic
