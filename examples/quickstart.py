@@ -15,9 +15,9 @@ from torch import nn
 
 import jitshape
 
-SIZES = [(2, 32), (4, 48), (3, 40), (4, 64), (1, 17), (8, 33)] + [
-    (5, 96), (2, 128), (7, 24), (6, 80), (3, 100), (1, 64)
-]  # fmt: skip
+BATCHES = (2, 4, 3, 4, 1, 8, 5, 2, 7, 6, 3, 1)
+LENGTHS = (32, 48, 40, 64, 17, 33, 96, 128, 24, 80, 100, 64)
+SIZES = list(zip(BATCHES, LENGTHS))
 VOCABULARY = 512
 
 
@@ -83,21 +83,25 @@ def show(name: str, causal: bool) -> None:
     compiled = jitshape.compile(model)
     jitshape.reset()
     print(f"\n{name}\n{'size':>10} {'compiles':>9} {'error':>9} {'eager ms':>9} {'ours ms':>9}")
+    ratios = []
     with torch.no_grad():
         for b, s in SIZES:
             args = inputs(causal, b, s)
             error = (compiled(*args) - model(*args)).abs().max().item()
             compiles = jitshape.stats()["compiles"]
             eager, ours = milliseconds(model, args), milliseconds(compiled, args)
+            ratios.append(eager / ours)
             print(f"{f'({b}, {s})':>10} {compiles:>9} {error:9.1e} {eager:9.2f} {ours:9.2f}")
     stats = jitshape.stats()
-    print("compiles", stats["compiles"], "graphs", stats["graphs"], "kernels", stats["kernels"])
-    print("fallbacks", stats["fallbacks"], "calls of ATen", stats["extern_ops"])
-    for record in jitshape.history():
-        for reason in record.dynamic:
-            print("recompiled:", reason)
-        for kernel in record.kernels:
-            print("   kernel", kernel)
+    print(f"compiles {stats['compiles']}, fallbacks {stats['fallbacks']}")
+    print("calls of ATen:", ", ".join(stats["extern_ops"]))
+    for number, made in enumerate(jitshape.history()):
+        print(f"{made.kind} {number}: {len(made.kernels)} kernels: {', '.join(made.kernels)}")
+        for failure in made.failures:
+            print(f"    because {failure.demanded}, but {failure.seen} at {failure.where}")
+        for reason in made.dynamic:
+            print(f"    {reason}")
+    print(f"speed against eager, geometric mean: {statistics.geometric_mean(ratios):.2f}")
 
 
 def main() -> None:

@@ -3,9 +3,10 @@
 In: every number that a trace reads from its inputs, with its source.  Out: one `Decision` each,
 with the reason in the user's words.
 With `dynamic=None` a number is static at first, and symbolic once another value was seen at the
-same source of the same code object; so is the first size of a tensor once another of it is; `True`: sizes and arguments are symbolic from the start;
-`False`: static.  Marks on a tensor come before that, then JITSHAPE_DYNAMIC_SOURCES and
-JITSHAPE_STATIC_SOURCES.  Parameters and buffers are static unless marked.
+same source of the same code object; so is the first size of a tensor once another of it is.
+`True`: sizes and arguments are symbolic from the start; `False`: static.  Marks on a tensor come
+before that, then JITSHAPE_DYNAMIC_SOURCES and JITSHAPE_STATIC_SOURCES.  Parameters and buffers
+are static unless marked.
 Invariant: a decision depends only on the mode, the marks and the values seen before, in order.
 """
 
