@@ -167,7 +167,7 @@ def policy(fn: Any) -> str | None:
     """How the machine treats the callable `fn`; None: not a callable of torch's."""
     if is_allowed(fn):
         return "native"
-    if lookup(BREAKS, fn) is not None or isinstance(fn, types.FunctionType) and why_break(fn):
+    if lookup(BREAKS, fn) is not None or (isinstance(fn, types.FunctionType) and why_break(fn)):
         return "break"
     if isinstance(fn, Hashable) and fn in ANSWERS:
         return "answer"
