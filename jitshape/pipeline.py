@@ -50,7 +50,7 @@ from jitshape.ir.passes import run_passes
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
 from jitshape.ir.passes.tangents import with_defined_tangents
-from jitshape.ir.printer import print_graph
+from jitshape.ir.printer import fault_excerpt, print_graph
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.breaking import break_error, break_record, break_text
@@ -459,7 +459,7 @@ def stage(name: str) -> Iterator[None]:
         except Break as stop:
             raise Native(f"{stop.kind}: {stop.reason}", fallback=True) from stop
         except Exception as error:
-            raise InternalError(name, error) from error
+            raise InternalError(name, error, fault_excerpt(error)) from error
 
 
 def _log_pass(name: str, graph: Graph) -> None:

@@ -41,6 +41,25 @@ def excerpt(graph: Graph, node: Node | None, around: int = 4) -> str:
     return "\n".join(lines + ([f"    ... {behind} nodes after"] if behind > 0 else []))
 
 
+def fault_excerpt(error: BaseException, graph: Graph | None = None) -> str:
+    """The IR round the fault: the node, and the graph, that the innermost frames of the error's
+    traceback were working on; failing that the end of `graph`."""
+    node, trace = None, error.__traceback__
+    while trace is not None:
+        for held in trace.tb_frame.f_locals.values():
+            if isinstance(held, Node) and held.op:
+                node = held
+            elif isinstance(held, Graph):
+                graph = held
+        trace = trace.tb_next
+    if graph is None:
+        return ""
+    if node is not None and node in graph.nodes:
+        return excerpt(graph, node)
+    lines = print_graph(graph).splitlines()
+    return "\n".join(lines[:1] + ["    ..."] * (len(lines) > 21) + lines[1:][-20:])
+
+
 def op_name(op: str) -> str:
     """ "aten.add.Tensor" -> "add"; an overload that is not the ordinary one is kept."""
     namespace, packet, overload = op.split(".")
