@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from jitshape.errors import DataDependent
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir import symfloat, symnode
@@ -56,6 +57,14 @@ def number_value(m: Machine, env: ShapeEnv, number: Any) -> Value:
 
 def truth_value(m: Machine, env: ShapeEnv, truth: Any) -> Value:
     return SymbolicBool(env, truth) if isinstance(truth, BoolExpr) else m.const(truth)
+
+
+def answer(ask: Callable[[], Any]) -> Any:
+    """What the ShapeEnv answers; a number that exists only at run time ends the graph."""
+    try:
+        return ask()
+    except DataDependent as error:
+        raise Break("data_dependent", str(error)) from error
 
 
 class SymbolicNumber(Value):
@@ -161,7 +170,7 @@ class SymbolicInt(SymbolicNumber):
         return symnode.to_torch(self.expr, self.env)
 
     def specialize(self, m: Machine) -> Value:
-        return m.const(self.env.specialize(self.expr, "used as a plain number"))
+        return m.const(answer(lambda: self.env.specialize(self.expr, "used as a plain number")))
 
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
         plain = op.removesuffix("=")
@@ -186,7 +195,7 @@ class SymbolicInt(SymbolicNumber):
         return None
 
     def truth(self, m: Machine) -> bool:
-        return self.env.evaluate(compare("ne", self.expr, 0), "truth of a size")
+        return answer(lambda: self.env.evaluate(compare("ne", self.expr, 0), "truth of a size"))
 
     def reconstruct(self, e: Any) -> None:
         e.output(self.expr)
@@ -209,7 +218,7 @@ class SymbolicFloat(SymbolicNumber):
         return self.number
 
     def specialize(self, m: Machine) -> Value:
-        return m.const(self.number.node.guard_float("", 0))
+        return m.const(answer(lambda: self.number.node.guard_float("", 0)))
 
     def truth(self, m: Machine) -> bool:
         return self.compare(m, "!=", m.const(0.0)).truth(m)
@@ -275,7 +284,7 @@ class SymbolicBool(Value):
         return symnode.to_torch_bool(self.condition, self.env)
 
     def truth(self, m: Machine) -> bool:
-        return self.env.evaluate(self.condition, "a branch on a size")
+        return answer(lambda: self.env.evaluate(self.condition, "a branch on a size"))
 
     def decided(self, m: Machine) -> Value:
         return m.const(self.truth(m))
