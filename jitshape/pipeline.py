@@ -42,6 +42,7 @@ from jitshape.frontend.guards import GuardProgram, assemble, explain
 from jitshape.frontend.leave import Exit, leave
 from jitshape.frontend.sources import Local
 from jitshape.frontend.torchside import natives
+from jitshape.frontend.torchside.ambient import foreign_mode
 from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.values.base import Break, Restart
@@ -100,6 +101,9 @@ class Compiler:
         stance = _stance[-1]
         if stance == "force_eager":
             return self.natively(slots, "stance force_eager", fallback=False)
+        mode = foreign_mode()
+        if mode:
+            return self.natively(slots, f"{mode} must see every call of torch")
         if not self.lock.acquire(timeout=LOCK_SECONDS):
             return self.natively(slots, "another thread is compiling this function")
         try:
@@ -228,7 +232,9 @@ def compile_call(
             if is_detailed() or logs.enabled("graph"):
                 text = print_graph(graph)
                 logs.log("graph", text)
-            run, compiled = compile_recorded(graph, options, function.__qualname__)
+            with torch._C.DisableTorchFunction():
+                run, compiled = compile_recorded(graph, options, function.__qualname__)
+            run = unseen(run)
             inputs = (*(i.source for i in captured.tracer.inputs), *symbol_sources(captured, graph))
             shared = tuple(memory_guards(captured.tracer.inputs, graph))
     finally:
@@ -385,6 +391,17 @@ def compile_recorded(
     split_has = {p for step in OPTIMIZE for p in step.provides}
     program = generate(split.forward, options)
     return make_autograd_callable(program.run, compile_backward, contract, name), program
+
+
+def unseen(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` with its calls of torch out of sight of the function modes that are on, such as the
+    one that gives new tensors the default device."""
+
+    def hidden(*inputs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return run(*inputs)
+
+    return hidden if torch._C._len_torch_function_stack() else run
 
 
 def first(run: Callable[..., Any], graph: Graph) -> Callable[..., Any]:

@@ -177,8 +177,9 @@ class CompiledGraph(torch.autograd.Function):
         nothing = (None, None)
         if not any(defined):
             return nothing + (None,) * len(contract.differentiable)
-        laid = [_laid_out(t, s) for t, s in zip(tangents, ctx.strides) if t is not None]
-        results = runtime.backward(defined)(*ctx.saved_tensors, *laid, *ctx.sizes)
+        with torch._C.DisableTorchFunction():  # no mode of the thread's may see how it is done
+            laid = [_laid_out(t, s) for t, s in zip(tangents, ctx.strides) if t is not None]
+            results = runtime.backward(defined)(*ctx.saved_tensors, *laid, *ctx.sizes)
         wanted = ctx.needs_input_grad[2:]
         places = zip(contract.differentiable, wanted)
         return nothing + tuple(results[i] if needed else None for i, needed in places)

@@ -358,3 +358,35 @@ def test_the_entry_does_not_keep_the_module_alive() -> None:
     del model
     gc.collect()
     assert ref() is None
+
+
+def test_the_default_device_changes() -> None:
+    def f(a: torch.Tensor, t: float) -> tuple:
+        return a * t, torch.ones(2)
+
+    compiled, a = jitshape.compile(f), torch.ones(3, requires_grad=True)
+    results = []
+    try:
+        for device in (None, "meta", "cpu", "meta"):
+            torch.set_default_device(device)
+            results.append(compiled(a, 2.0))
+            results[-1][0].sum().backward()
+    finally:
+        torch.set_default_device(None)
+    assert [r[1].device.type for r in results] == ["cpu", "meta", "cpu", "meta"]
+    assert all(r[0].tolist() == [2.0] * 3 for r in results)
+    assert a.grad.tolist() == [8.0] * 3
+
+
+def test_a_function_mode_of_the_user_sees_every_call() -> None:
+    class Log(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    seen: list = []
+    compiled, x = jitshape.compile(lambda x: torch.sin(x) + 1), torch.ones(2)
+    compiled(x)
+    with Log():
+        assert_same(torch.sin(x) + 1, compiled(x))
+    assert "sin" in seen[-2:] or "sin" in seen

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._device import DeviceContext
 
 from jitshape.frontend.checks import Ambient
 from jitshape.frontend.guard_program import AMBIENT
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 
 # What every graph depends on, whether or not the program asks.
 ALWAYS = ("grad_mode", "inference_mode", "default_dtype", "dispatch_keys", "function_modes")
+
+
+def foreign_mode() -> str:
+    """What wants to see every call of torch: a mode of the user's, or a transform of functorch;
+    "" if nothing does.  The mode behind a default device only changes arguments."""
+    if torch._C._len_torch_dispatch_stack():
+        return "a dispatch mode"
+    if AMBIENT["functorch"]():
+        return "a functorch transform"
+    if torch._C._len_torch_function_stack():
+        for mode in torch.overrides._get_current_function_mode_stack():
+            if type(mode) is not DeviceContext:
+                return f"the function mode {type(mode).__name__}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,8 @@ class AmbientState:
     def guard_always(self, m: Machine) -> None:
         for name in ALWAYS:
             self.guard(m, name)
+        if self.seen["function_modes"]:
+            self.guard(m, "default_device")
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             self.guard(m, "autocast")
 

@@ -49,6 +49,8 @@ OPERATORS = {
 COMPARISONS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
 UNARY = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 
+DEVICES = ("cpu", "cuda")
+
 # Attributes that would let the program see or change what only a real tensor has.
 BREAK_ATTRIBUTES = {
     "grad_fn": "autograd nodes do not exist while tracing",
@@ -351,6 +353,8 @@ def to_real(m: Machine, value: Value) -> Any:
 def from_real(m: Machine, result: Any) -> Value:
     """The machine value of what a torch call returned."""
     if isinstance(result, SymbolicTensor):
+        if result.value.type.device.type not in DEVICES:
+            raise Break("torch_call", f"the call gives a tensor on device {result.device}")
         return m.tracer.tensor_value(result)
     kind = type(result)
     if kind in (torch.SymInt, torch.SymFloat, torch.SymBool):

@@ -21,7 +21,7 @@ from jitshape.frontend.checks import TensorMatches, TypeIs
 from jitshape.frontend.dynamic import Policy
 from jitshape.frontend.sources import Number, Source
 from jitshape.frontend.torchside.numbers import SymbolicFloat, SymbolicInt
-from jitshape.frontend.torchside.tensors import TensorValue
+from jitshape.frontend.torchside.tensors import DEVICES, TensorValue
 from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.composites import REPLACED
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
 
 TENSOR_CLASSES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
