@@ -203,11 +203,20 @@ class Flip:
 
 @index_op("aten.roll.default")
 class Roll:
+    """Along dimensions it joins two slices, so that the layout is that of `cat`."""
+
     def type(env, x, shifts, dims=()):
-        return like(x)
+        old = x.type
+        format = suggested_format(old.shape, old.strides)
+        if not dims or format is torch.contiguous_format:
+            return like(x)
+        strides = dense(old.shape, CHANNELS_LAST_ORDER[old.ndim])
+        return TensorType(old.shape, strides, old.dtype, old.device)
 
     def samples():
-        return [((torch.randn(3, 4), [1], [0]), {}), ((torch.randn(3, 4), [2]), {})]
+        image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+        rows = [(torch.randn(3, 4), [1], [0]), (torch.randn(3, 4), [2]), (image, [1], [2])]
+        return [(row, {}) for row in rows]
 
 
 @index_op("aten.repeat.default")
