@@ -164,6 +164,7 @@ class Compiler:
             self.compiled.append(made.compiled)
         self.dispatcher.add_entry(made.program.program, made.entry)
         self._tell(made, failures, time.thread_time() - start)
+        made.capture.release()
         extracted = made.program.run(slots)
         if extracted is None:
             failure = explain(made.program, slots)
@@ -265,17 +266,17 @@ def capture_and_leave(
             with stage("leave"):
                 return captured, leave(captured, continuations)
         except Restart as again:
-            captured.tracer.close()
+            captured.release()
             if break_at and again.step >= min(break_at):
                 raise InternalError("leave", again) from again
             break_at = {again.step: again.cause}
         except Native as native:
             known = tuple(Local(i, name) for i, name in enumerate(argument_names(function)))
             native.program = assemble(captured.guards(), known)
-            captured.tracer.close()
+            captured.release()
             raise
         except BaseException:
-            captured.tracer.close()
+            captured.release()
             raise
 
 

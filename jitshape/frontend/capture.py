@@ -63,6 +63,11 @@ class Capture:
     policy: Policy
     ambient: dict[str, Any]
 
+    def release(self) -> None:
+        """Let go of the program's objects now: machine and values refer to each other."""
+        self.tracer.close()
+        vars(self.machine).clear()
+
     def guards(self) -> list[Guard]:
         """Guards on objects, then those that the answers about sizes rely on."""
         known = self.machine.known_values()
@@ -135,7 +140,9 @@ def capture(
         torch.set_autocast_cache_enabled(False)
         machine = SymbolicMachine(policy, options, break_at, state)
         if made:
-            made[-1].tracer.close()
+            former = made.pop()
+            former.tracer.close()
+            vars(former).clear()
         made.append(machine)
         machine.ambient.guard_always(machine)
         values = [machine.argument(o, source) for o, source in zip(slots, arguments)]

@@ -56,6 +56,18 @@ class GeneratorValue(Value):
     def truth(self, m: Machine) -> bool:
         return True
 
+    def must_be_closed(self) -> bool:
+        """Whether code of it runs when it is dropped: it waits inside a `try` or `with`."""
+        frame = self.frame
+        if frame is None or not self.started:
+            return False
+        program, row = frame.program, frame.program.handlers[frame.index]
+        while row is not None:
+            if program.instructions[row.target].opname == "PUSH_EXC_INFO":
+                return True
+            row = program.handlers[row.target]  # that of a handler which only cleans up
+        return False
+
     def hash_key(self, m: Machine) -> Any:
         return self
 

@@ -107,6 +107,7 @@ class Machine(Protocols):
         self.break_at = dict(break_at or {})
         self.guards: list[Guard] = []
         self.frame: Frame | None = None
+        self.generators: list[GeneratorValue] = []
         self.handling = Handling()
         self.steps = self.mutated_step = 0
         self.depth = 0
@@ -137,7 +138,7 @@ class Machine(Protocols):
         sys.setrecursionlimit(max(limit, limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL))
         outer, CLOCK.machine = CLOCK.machine, self
         try:
-            return self._outcome(callee, slots)
+            return self._without_open_generators(self._outcome(callee, slots))
         finally:
             CLOCK.machine = outer
             sys.setrecursionlimit(limit)
@@ -152,9 +153,18 @@ class Machine(Protocols):
             return Outcome("restart", cause=again.cause, step=again.step)
         except Break as stop:
             where = self.broke_at
+            stop.__traceback__ = stop.__context__ = None  # they hold the objects of the program
             if stop.restart is not None:
                 return Outcome("restart", cause=stop, step=stop.restart, location=where)
             return Outcome("break", cause=stop, frames=tuple(stop.frames[::-1]), location=where)
+
+    def _without_open_generators(self, outcome: Outcome) -> Outcome:
+        """Dropping a generator runs the code that waits for its end: then it is made natively."""
+        for generator in self.generators:
+            if generator.must_be_closed() and outcome.kind != "restart":
+                cause = Break("generator", f"{generator.qualname} is dropped before its end")
+                return Outcome("restart", cause=cause, step=generator.made_at)
+        return outcome
 
     def enter(self, callee: Callee, slots: list[Value | None], resumable: bool) -> Value:
         """Run a call to its end: what it returns (of a generator function: the generator)."""
@@ -356,7 +366,9 @@ class Machine(Protocols):
         return BUILDERS[kind](self, *parts)
 
     def new_generator(self, frame: Frame) -> Value:
-        return GeneratorValue(self, frame)
+        generator = GeneratorValue(self, frame)
+        self.generators.append(generator)
+        return generator
 
     def wrap(self, object: Any, source: Source | None = None) -> Value:
         """The Value of a real object: one per object and trace, guarded at `source`."""

@@ -258,7 +258,7 @@ def _or_complain(m: Machine, self: Any, other: Value, result: Any) -> Value:
 
 @models(list.append)
 def list_append(m: Machine, self: Any, item: Value, /) -> None:
-    self.change(m).append(item)
+    self.append(m, item)
 
 
 @models(list.extend)

@@ -22,7 +22,7 @@ from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.dicts import DictValue
-from jitshape.frontend.values.functions import CallableValue
+from jitshape.frontend.values.functions import BoundMethodValue, CallableValue
 from jitshape.frontend.values.sequences import SequenceValue, TupleValue
 from jitshape.frontend.values.slices import SliceValue
 from jitshape.frontend.values.storage import guard_identity
@@ -216,6 +216,9 @@ class TorchCallable(CallableValue):
 
     def seen_again(self, m: Machine, source: Source) -> None:
         guard_identity(m, self.function, source)
+
+    def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
+        return self if instance is None else BoundMethodValue(self, instance)
 
     def getattr(self, m: Machine, name: str) -> Value:
         found = getattr(self.function, name, None)

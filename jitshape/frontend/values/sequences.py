@@ -216,7 +216,8 @@ class TupleValue(SequenceValue):
 
 class ListValue(SequenceValue):
     """A list; written to by the program only here, never the real one.  `stored`: places
-    written; `moved`: items were added, removed or reordered."""
+    written; `moved`: items were added, removed or reordered; `tail`: what was appended to an
+    existing list whose length nobody asked for, so that it need not be guarded."""
 
     builtin = list
 
@@ -224,6 +225,26 @@ class ListValue(SequenceValue):
         super().__init__(*args, **kwargs)
         self.stored: set[int] = set()
         self.moved = False
+        self.tail: list[Value] = []
+
+    def size(self) -> int:
+        length = super().size()
+        if self.tail:
+            items, self.tail = self.tail, []
+            self.cells = [*map(self.read, range(length)), *items]
+            self.moved = True
+        return len(self.cells)
+
+    def children(self) -> Iterable[Value]:
+        return [*super().children(), *self.tail]
+
+    def append(self, m: Machine, item: Value) -> None:
+        """`list.append`."""
+        if self.sized:
+            self.change(m).append(item)
+        else:
+            self.touch(m)
+            self.tail.append(item)
 
     def change(self, m: Machine) -> list[Value | None]:
         """The storage, for adding, removing, reordering: all is read from here on."""
@@ -289,13 +310,14 @@ class ListValue(SequenceValue):
 
     def extend(self, m: Machine, other: Value) -> None:
         """`list.extend`: item by item, so that an error leaves what came before."""
-        cells = self.change(m)
         if isinstance(other, SequenceValue) and other.inherits("__iter__"):
-            cells.extend(other.items)
+            self.touch(m)
+            for item in other.items:
+                self.append(m, item)
             return
         iterator = other.iterate(m)
         while (item := iterator.next(m)) is not None:
-            cells.append(item)
+            self.append(m, item)
 
     def hash_key(self, m: Machine) -> Any:
         if not self.inherits("__hash__"):
@@ -341,6 +363,15 @@ class ListValue(SequenceValue):
             e.value(self)
             e.const(index)
             e.store_item()
+        if self.tail:
+            e.begin_call()
+            e.const(list.extend)
+            e.value(self)
+            for value in self.tail:
+                e.value(value)
+            e.build("tuple", len(self.tail))
+            e.end_call(2)
+            e.pop()
 
 
 def construct(e: Emitter, new: Any, cls: type) -> None:

@@ -1,0 +1,164 @@
+"""Exceptions of programs: type, message, chain and the lines of the user's, as eager."""
+
+import pytest
+import torch
+
+import jitshape
+from tests.programs.test_breaks import LOG, inputs, note, run_pieces
+
+
+def of_torch(x):
+    y = x * 2
+    return y @ torch.ones(3, 100)
+
+
+def of_shape(x):
+    return x.view(-1, 1000)
+
+
+def raised(x):
+    y = x * 2
+    LOG.append("before")
+    if y.dim() == 2:
+        raise ValueError(f"rank {y.dim()}")
+    return y
+
+
+def raised_after_a_break(x):
+    y = x * 2
+    note(y)
+    raise KeyError("after", y.dim())
+
+
+def deep(x):
+    def inner(y):
+        note("inner")
+        return y.no_such_attribute
+
+    def middle(y):
+        return inner(y + 1) + 1
+
+    return middle(x * 2)
+
+
+def chained(x):
+    try:
+        note("try")
+        {}["missing"]
+    except KeyError as error:
+        raise RuntimeError("while handling") from error
+    return x
+
+
+def context_of_a_handler(x):
+    try:
+        raise ValueError("first")
+    except ValueError:
+        note("handler")
+        raise TypeError("second")  # noqa: B904
+
+
+def caught(x):
+    try:
+        x = x @ torch.ones(3, 100)
+    except RuntimeError as error:
+        return x * len(str(error))
+    return x
+
+
+def caught_in_a_loop(x):
+    for i in range(4):
+        try:
+            if i % 2:
+                raise ValueError(i)
+            x = x + 1
+        except ValueError as error:
+            note(error.args[0])
+            x = x * 2
+        finally:
+            LOG.append(i)
+    return x
+
+
+def asserted(x):
+    y = x + 1
+    if y.dim() != 3:
+        raise AssertionError(f"got {y.dim()}")
+    return y
+
+
+def swallowed_by_a_generator(x):
+    def numbers():
+        try:
+            yield x
+            yield x + 1
+        finally:
+            note("closed")
+
+    for y in numbers():
+        return y * 2
+
+
+class Custom(Exception):
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+def custom(x):
+    try:
+        note("custom")
+        raise Custom(3)
+    except Custom as error:
+        return x * error.code
+
+
+def stop_iteration(x):
+    values = iter([x])
+    note(next(values))
+    return next(values)
+
+
+PROGRAMS = [
+    of_torch,
+    of_shape,
+    raised,
+    raised_after_a_break,
+    deep,
+    chained,
+    context_of_a_handler,
+    caught,
+    caught_in_a_loop,
+    asserted,
+    swallowed_by_a_generator,
+    custom,
+    stop_iteration,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_exceptions(program):
+    run_pieces(program, *inputs([(3, 4), (5, 4)]), breaks=0)
+
+
+def test_chains_are_those_of_eager():
+    for program in (chained, context_of_a_handler):
+        jitshape.reset()
+        found = []
+        for call in (program, jitshape.compile(program)):
+            with pytest.raises((RuntimeError, TypeError)) as error:
+                call(torch.ones(2))
+            cause, context = error.value.__cause__, error.value.__context__
+            found.append((repr(error.value), repr(cause), repr(context)))
+        assert found[0] == found[1]
+
+
+def test_a_call_that_raises_is_traced_once():
+    jitshape.reset()
+    compiled = jitshape.compile(raised)
+    for _ in range(5):
+        with pytest.raises(ValueError, match="rank 2"):
+            compiled(torch.ones(2, 2))
+    frames = jitshape.stats()["frames"]
+    assert frames["native"] == {"raises": 1}
+    torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 2.0))
