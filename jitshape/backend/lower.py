@@ -61,7 +61,10 @@ def _has_arithmetic(value: Value) -> bool:
 
 
 def is_view(value: Value) -> bool:
-    return value.node is not None and family(value.node) == "view"
+    node = value.node
+    if node is None or node.op not in OPS or OPS[node.op].family != "view":
+        return False
+    return family(node) == "view"
 
 
 def view_source(node: Node) -> Value:
