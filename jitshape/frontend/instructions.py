@@ -13,15 +13,14 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 CACHE, EXTENDED_ARG = dis.opmap["CACHE"], dis.opmap["EXTENDED_ARG"]
 _JUMPS = frozenset(dis.hasjrel)
 _PREPARE_CALL = ("KW_NAMES", "PRECALL")  # 3.11 and 3.12: always directly before their CALL
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(NamedTuple):
     """`offset` is in bytes, of the operation itself (behind its EXTENDED_ARGs); `target` is the
     index that a jump goes to."""
 
@@ -65,9 +64,12 @@ class Program:
         self.file, self.name = code.co_filename, code.co_qualname
         self.slot_names = slot_names(code)
         index_of, raw = _split(code)
+        names = dis.opname
         self.instructions = [
-            Instruction(i, offset, dis.opname[op], arg, _target(index_of, op, arg, after))
-            for i, (offset, op, arg, after) in enumerate(raw)
+            Instruction(
+                i, at, names[op], arg, _target(index_of, op, arg, after) if op in _JUMPS else None
+            )
+            for i, (at, op, arg, after) in enumerate(raw)
         ]
         self.handlers = _handlers(code, index_of, len(raw))
         self.lines = _lines(code, [offset for offset, *_ in raw])
@@ -122,9 +124,7 @@ def _split(code: CodeType) -> tuple[dict[int, int], list[tuple[int, int, int, in
     return index_of, raw
 
 
-def _target(index_of: dict[int, int], op: int, arg: int, after: int) -> int | None:
-    if op not in _JUMPS:
-        return None
+def _target(index_of: dict[int, int], op: int, arg: int, after: int) -> int:
     back = "JUMP_BACKWARD" in dis.opname[op]
     return index_of[after - 2 * arg if back else after + 2 * arg]
 
