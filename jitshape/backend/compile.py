@@ -18,7 +18,7 @@ from jitshape.backend.codegen.program import Call, ProgramWriter
 from jitshape.backend.externs import has_out, may_alias
 from jitshape.backend.fusion import Axes, Group
 from jitshape.backend.identity import kernel_key
-from jitshape.backend.indexing import is_dense, tensor_type
+from jitshape.backend.indexing import is_dense
 from jitshape.backend.kernels import KernelCall, build_kernel, inlined
 from jitshape.backend.launch import Launcher, launchers
 from jitshape.backend.loops import Kernel
@@ -28,7 +28,7 @@ from jitshape.backend.scans import build_scan
 from jitshape.backend.schedule import Schedule, schedule
 from jitshape.backend.text import kernel_text
 from jitshape.ir.evaluate import evaluate
-from jitshape.ir.graph import Graph, Node, Value, map_leaves
+from jitshape.ir.graph import Graph, Node, Value, map_leaves, tensor_type
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, IntExpr, Size

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jitshape.ir.graph import Value
 from jitshape.ir.symint import Algebra, Atom, Size
 from jitshape.ir.types import TensorType, numel
 
@@ -113,12 +112,6 @@ def broadcast_index(index: Index, shape: Sequence[Size]) -> Index:
     """The index into an operand of `shape` that is broadcast to the shape `index` is of."""
     behind = index[len(index) - len(shape) :]
     return tuple(0 if size == 1 else i for i, size in zip(behind, shape))
-
-
-def tensor_type(value: Value) -> TensorType:
-    """The type of a value that is a tensor."""
-    assert isinstance(value.type, TensorType), value
-    return value.type
 
 
 def address(algebra: Algebra, type: TensorType, index: Index, base: TensorType) -> Size:

@@ -24,7 +24,7 @@ from jitshape.backend.fusion import (
     own_index,
     value_index,
 )
-from jitshape.backend.indexing import Index, address, coefficient, tensor_type
+from jitshape.backend.indexing import Index, address, coefficient
 from jitshape.backend.loops import (
     Accumulator,
     Axis,
@@ -41,7 +41,7 @@ from jitshape.backend.loops import (
 )
 from jitshape.backend.lower import FAULT, Lowering, argument_dtype, is_view, root
 from jitshape.backend.schedule import DEAR, Schedule, operand_index
-from jitshape.ir.graph import Node, Value
+from jitshape.ir.graph import Node, Value, tensor_type
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size

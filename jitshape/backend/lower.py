@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from jitshape.backend.builder import HALF, Builder, compute_dtype
-from jitshape.backend.indexing import Index, broadcast_index, reshape_index, tensor_type
+from jitshape.backend.indexing import Index, broadcast_index, reshape_index
 from jitshape.backend.loops import Apply, Scalar
 from jitshape.backend.movement import MOVEMENT
 from jitshape.errors import InternalError
-from jitshape.ir.graph import Node, Value, map_leaves
+from jitshape.ir.graph import Node, Value, map_leaves, tensor_type
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, IntExpr, Size
@@ -229,17 +229,15 @@ class Reader:
 
     def at(self, value: Value, index: Index, where: Scalar | None = None) -> Scalar:
         """The element of `value` at `index`, read only where `where` holds."""
-        mask = self._both(self.mask, where)
+        mask = self.mask if where is None else self._both(self.mask, where)
         for inside in self._range_checks(value, index):
             if self.out.device.type == "cpu":
                 self.b.faults.setdefault(self._both(mask, self.b.logical_not(inside)))
             mask = self._both(mask, inside)
         return self.lowering.element(value, index, mask)
 
-    def _both(self, a: Scalar | None, b: Scalar | None) -> Scalar | None:
-        if a is None or b is None:
-            return a if b is None else b
-        return self.b.logical_and(a, b)
+    def _both(self, a: Scalar | None, b: Scalar) -> Scalar:
+        return b if a is None else self.b.logical_and(a, b)
 
     def _range_checks(self, value: Value, index: Index) -> Iterator[Scalar]:
         """An index taken from data that is out of range reads nothing, and is a fault."""

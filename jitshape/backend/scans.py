@@ -65,6 +65,7 @@ class _ScanBuilder(KernelBuilder):
         if total.dtype is wide:
             assert along.symbol is not None
             step = coefficient(self.algebra, where, along.symbol.id)
+            assert step is not None
             place, rest = where, ()
         else:
             total = Buffer("total", wide, "scratch", 1)

@@ -104,7 +104,9 @@ def _bind(node: Node, result: Any, values: dict[Value, Any], sizes: dict[str, An
 
 
 def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[Any]:
-    plain = [None if isinstance(o, (Alias, OutputAlias)) else concrete(o) for o in graph.outputs]
+    plain: list[Any] = [
+        None if isinstance(o, (Alias, OutputAlias)) else concrete(o) for o in graph.outputs
+    ]
     with torch.no_grad():
         for mutation in graph.mutations:
             inputs[mutation.input].copy_(plain[mutation.output])
@@ -113,8 +115,10 @@ def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[An
             of_input = isinstance(output, Alias)
             base = inputs[output.input] if of_input else plain[output.output]
             type_ = output.type
-            geometry = map_leaves(concrete, (type_.shape, type_.strides, type_.offset))
-            plain[place] = rebuild_alias(base, *geometry, type_.dtype)
+            shape, strides, offset = map_leaves(
+                concrete, (type_.shape, type_.strides, type_.offset)
+            )
+            plain[place] = rebuild_alias(base, shape, strides, offset, type_.dtype)
     return plain
 
 

@@ -58,6 +58,12 @@ class Value:
         return self.name
 
 
+def tensor_type(value: Value) -> TensorType:
+    """The type of a value that is a tensor."""
+    assert isinstance(value.type, TensorType), value
+    return value.type
+
+
 class Node:
     """One call of an op: `outs = op(*args, **kwargs)`."""
 
@@ -88,7 +94,7 @@ def new_symbols(node: Node) -> list[Atom]:
     found: list[Atom] = []
     for out in node.outs:
         sizes = out.type.shape if isinstance(out.type, TensorType) else (out.type.symbol,)
-        found += [s.symbol for s in sizes if getattr(s, "symbol", None) is not None]
+        found += [atom for s in sizes if (atom := getattr(s, "symbol", None)) is not None]
     if not found:
         return found
     known: set[Atom] = set()

@@ -203,7 +203,11 @@ class ShapeEnv:
             if not isinstance(x, FloatExpr):
                 return self.simplify(x)
             id = x.args[0].id
-            return self._floats[id] if id in self._fixed else x
+            if id not in self._fixed:
+                return x
+            value = self._floats[id]
+            assert value is not None
+            return value
 
         return a.map(leaf) if isinstance(a, FloatExpr) else a
 

@@ -8,14 +8,14 @@ would is a DataDependent error, which the frontend turns into a graph break.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 
 from jitshape.errors import DataDependent
 from jitshape.ir.graph import Value
-from jitshape.ir.symint import IntExpr
+from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.symnode import to_torch
 
 
@@ -23,7 +23,7 @@ class SymbolicTensor(torch.Tensor):
     """Made by a Trace only."""
 
     value: Value
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__: ClassVar[Any] = torch._C._disabled_torch_function_impl
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise TypeError("symbolic tensors are made by a Trace")
@@ -52,17 +52,12 @@ class SymbolicTensor(torch.Tensor):
 def make_symbolic(value: Value, env: Any, requires_grad: bool = False) -> SymbolicTensor:
     """The tensor of `value`, a leaf for autograd."""
     type_ = value.type
-    shape, strides, offset = type_.shape, type_.strides, type_.offset
-    if not all(type(s) is int for s in shape) or not all(type(s) is int for s in strides):
-        shape = [to_torch(s, env) if type(s) is IntExpr else s for s in shape]
-        strides = [to_torch(s, env) if type(s) is IntExpr else s for s in strides]
-    if type(offset) is not int:
-        offset = to_torch(offset, env)
+    offset = type_.offset
     tensor = torch.Tensor._make_wrapper_subclass(
         SymbolicTensor,
-        shape,
-        strides=strides,
-        storage_offset=offset,
+        _torch_sizes(type_.shape, env),
+        strides=_torch_sizes(type_.strides, env),
+        storage_offset=offset if type(offset) is int else to_torch(offset, env),
         dtype=type_.dtype,
         layout=torch.strided,
         device=type_.device,
@@ -70,6 +65,13 @@ def make_symbolic(value: Value, env: Any, requires_grad: bool = False) -> Symbol
     )
     tensor.value = value
     return tensor
+
+
+def _torch_sizes(sizes: tuple[Size, ...], env: Any) -> Sequence[Any]:
+    """Ints, and SymInts for expressions."""
+    if all(type(s) is int for s in sizes):
+        return sizes
+    return [to_torch(s, env) if type(s) is IntExpr else s for s in sizes]
 
 
 def _refuse(name: str, what: str) -> Callable[..., Any]:

@@ -78,12 +78,14 @@ class Trace(TorchDispatchMode):
         offset: Size | None = None,
     ) -> SymbolicTensor:
         """A graph input like `tensor`, leaf and requires_grad as it."""
+        if offset is None:
+            offset = int(tensor.storage_offset())
         type_ = TensorType(
             tuple(tensor.shape if sizes is None else sizes),
             tuple(tensor.stride() if strides is None else strides),
             tensor.dtype,
             tensor.device,
-            tensor.storage_offset() if offset is None else offset,
+            offset,
         )
         taken = {value.name for value in self.graph.inputs}
         value = self.graph.add_input(type_, _unused(name, taken))
@@ -208,17 +210,16 @@ class Trace(TorchDispatchMode):
         self._in_backward = self.env.general = True
         try:
             with self:
-                return list(
-                    Variable._execution_engine.run_backward(
-                        tuple(outputs),
-                        grads,
-                        False,
-                        False,
-                        tuple(leaves),
-                        allow_unreachable=True,
-                        accumulate_grad=False,
-                    )
+                found: tuple[Any, ...] = Variable._execution_engine.run_backward(
+                    tuple(outputs),
+                    grads,
+                    False,
+                    False,
+                    tuple(leaves),
+                    allow_unreachable=True,
+                    accumulate_grad=False,
                 )
+                return list(found)
         finally:
             self._in_backward = self.env.general = False
 

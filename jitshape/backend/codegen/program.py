@@ -18,12 +18,20 @@ import torch
 
 from jitshape.backend.externs import extern_callable
 from jitshape.backend.faults import check_faults, new_fault
-from jitshape.backend.indexing import tensor_type
 from jitshape.backend.kernels import KernelCall
 from jitshape.backend.lower import FAULT, root
 from jitshape.backend.memory import MemoryPlan
 from jitshape.errors import InternalError
-from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Value, new_symbols
+from jitshape.ir.graph import (
+    Alias,
+    Graph,
+    Mutation,
+    Node,
+    OutputAlias,
+    Value,
+    new_symbols,
+    tensor_type,
+)
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import SHORT, TensorType

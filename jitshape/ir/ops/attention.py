@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from jitshape.ir.graph import Value
+from jitshape.ir.graph import Value, tensor_type
 from jitshape.ir.ops.registry import op
 from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType, contiguous_strides
@@ -97,7 +97,8 @@ class SDPABackward:
     @staticmethod
     def type(env, grad, q, k, v, out, lse, mask=None, is_causal=False, scale=None):
         def like(x: Value) -> TensorType:
-            return _length_outside_heads(x.type, x.type.shape, x.type.dtype)
+            type_ = tensor_type(x)
+            return _length_outside_heads(type_, type_.shape, type_.dtype)
 
         return [like(q), like(k), like(v)]
 

@@ -7,6 +7,7 @@ of them is taken to be that size, a constant one is static, any other is unbacke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from jitshape.ir.graph import Value, map_leaves
 from jitshape.ir.strides import dense
 from jitshape.ir.symint import IntExpr, Size
-from jitshape.ir.types import ScalarType, TensorType, numel
+from jitshape.ir.types import ScalarType, TensorType
 
 LARGEST = 1 << 24  # elements of a tensor that may be materialised
 SHIFTS = ((3, 2), (5, 3))  # the other assignments: factors of symbols by parity of their number
@@ -34,7 +35,7 @@ def materialise(env: Any, tree: Any, number: Callable[[Size], int]) -> Any:
             return 1
         shape = [number(s) for s in x.type.shape]
         strides = [number(s) for s in x.type.strides]
-        if numel(tuple(shape)) > LARGEST:
+        if math.prod(shape) > LARGEST:
             return torch.empty_strided(shape, strides, dtype=x.type.dtype, device="meta")
         return torch.empty_strided(shape, strides, dtype=x.type.dtype).zero_()
 
@@ -60,7 +61,13 @@ def _shifted(env: Any, factors: tuple[int, int]) -> Callable[[Size], int]:
     values = {}
     for place, symbol in enumerate(env.symbols.values()):
         values[symbol.name] = 2 + place + factors[0] * (place % 2) + factors[1]
-    return lambda s: s if type(s) is int else s.algebra.evaluate(env.simplify(s), values)
+
+    def number(size: Size) -> int:
+        value = size if type(size) is int else size.algebra.evaluate(env.simplify(size), values)
+        assert value is not None
+        return value
+
+    return number
 
 
 def eager_error(env: Any, func: Any, args: Any, kwargs: Any, error: Exception) -> Exception:

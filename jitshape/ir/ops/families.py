@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from jitshape.ir.graph import Node, Value
+from jitshape.ir.graph import Node, Value, tensor_type
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import Shape, broadcast, elementwise_strides, preserved_strides, row_major
 from jitshape.ir.symfloat import FloatExpr
@@ -149,13 +149,13 @@ def elementwise(
     env: Any, tensors: Sequence[Value], dtype: torch.dtype, common: torch.dtype | None = None
 ) -> TensorType:
     """The type of a result computed elementwise from `tensors`, which are cast to `common`."""
-    first = tensors[0].type
+    first = tensor_type(tensors[0])
     if len(tensors) == 1:
         strides = first.strides
         if strides != row_major(first.shape):
             strides = elementwise_strides(env, first.shape, [_layout(env, first, common)])
         return TensorType(first.shape, strides, dtype, first.device)
-    wide = [x.type for x in tensors if x.type.shape]
+    wide = [type_ for x in tensors if (type_ := tensor_type(x)).shape]
     if not wide:
         return TensorType((), (), dtype, first.device)
     shape = wide[0].shape if len(wide) == 1 else broadcast(env, *(t.shape for t in wide))
@@ -190,7 +190,7 @@ class Pointwise:
         return elementwise(env, tensors, RESULTS[cls.result](common), common)
 
     @classmethod
-    def element(cls, b: Any, node: Node, operand: Callable[[Value], Any]) -> Any:
+    def element(cls, b: Any, node: Node, operand: Callable[[Value | FloatExpr], Any]) -> Any:
         """The output element of `node`; `operand` gives the element of a tensor operand and a
         real of sizes.  The computation runs in f32 or wider; numbers stay Python numbers, except
         the first."""
@@ -340,8 +340,9 @@ class InPlace:
         from jitshape.ir.ops.registry import OPS
 
         result = OPS[cls.functional].type(env, x, *args, **kwargs)
-        check_written(env, x.type, result)
-        return x.type
+        target = tensor_type(x)
+        check_written(env, target, result)
+        return target
 
 
 def check_written(env: Any, target: TensorType, result: TensorType) -> None:

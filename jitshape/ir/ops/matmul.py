@@ -39,7 +39,8 @@ def _rank(name: str, x: Any, rank: int) -> None:
 @extern("aten.mm.default")
 class Mm:
     def type(env, a, b):
-        _rank("mm", a, 2), _rank("mm", b, 2)
+        _rank("mm", a, 2)
+        _rank("mm", b, 2)
         _inner(env, "mm", a, b, a.type.shape[1], b.type.shape[0])
         return fresh((a.type.shape[0], b.type.shape[1]), a.type.dtype, a.type.device)
 
@@ -50,7 +51,8 @@ class Mm:
 @extern("aten.addmm.default")
 class Addmm:
     def type(env, bias, a, b, beta=1, alpha=1):
-        _rank("addmm", a, 2), _rank("addmm", b, 2)
+        _rank("addmm", a, 2)
+        _rank("addmm", b, 2)
         _inner(env, "addmm", a, b, a.type.shape[1], b.type.shape[0])
         return fresh((a.type.shape[0], b.type.shape[1]), a.type.dtype, a.type.device)
 
@@ -59,7 +61,8 @@ class Addmm:
 
 
 def _batched(env: Any, name: str, a: Any, b: Any) -> TensorType:
-    _rank(name, a, 3), _rank(name, b, 3)
+    _rank(name, a, 3)
+    _rank(name, b, 3)
     if not (a.type.shape[0] is b.type.shape[0] or env.equal(a.type.shape[0], b.type.shape[0])):
         raise RuntimeError(f"{name}: batch1 and batch2 must have the same number of batches")
     _inner(env, name, a, b, a.type.shape[2], b.type.shape[1])
@@ -88,7 +91,8 @@ class Baddbmm:
 @extern("aten.dot.default", "aten.vdot.default")
 class Dot:
     def type(env, a, b):
-        _rank("dot", a, 1), _rank("dot", b, 1)
+        _rank("dot", a, 1)
+        _rank("dot", b, 1)
         _inner(env, "dot", a, b, a.type.shape[0], b.type.shape[0])
         return fresh((), a.type.dtype, a.type.device)
 
@@ -99,7 +103,8 @@ class Dot:
 @extern("aten.mv.default")
 class Mv:
     def type(env, a, b):
-        _rank("mv", a, 2), _rank("mv", b, 1)
+        _rank("mv", a, 2)
+        _rank("mv", b, 1)
         _inner(env, "mv", a, b, a.type.shape[1], b.type.shape[0])
         return fresh((a.type.shape[0],), a.type.dtype, a.type.device)
 

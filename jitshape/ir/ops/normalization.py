@@ -205,7 +205,7 @@ class BatchNormFunctional:
     @staticmethod
     def samples():
         x, c = torch.randn(4, 3, 5, 2), torch.rand(3) + 0.5
-        rows = [(x, c, c, c.clone(), c.clone(), True, 0.1, 1e-5)]
+        rows: list[tuple] = [(x, c, c, c.clone(), c.clone(), True, 0.1, 1e-5)]
         rows.append((x[:, :, 0, 0], None, None, c, c, True, 0.3, 1e-5))
         rows.append((x, None, None, c, c, False, 0.1, 1e-5))
         rows.append((x.contiguous(memory_format=torch.channels_last), c, c, c, c, True, 0.1, 1e-5))

@@ -168,10 +168,12 @@ def _narrow(g, x, dtype):
 
 
 class _Spread:
+    @staticmethod
     def type(env, x, dim=None, correction=None, keepdim=False):
         shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
         return fresh(shape, x.type.dtype, x.type.device)
 
+    @staticmethod
     def samples():
         return [((_matrix(), [1]), {}), ((_matrix(), [0, 2]), {"correction": 0, "keepdim": True})]
 

@@ -54,7 +54,7 @@ class OpDef:
     def has(self, method: str) -> bool:
         return getattr(self.block, method, None) is not None
 
-    def __getattr__(self, method: str) -> Callable:
+    def __getattr__(self, method: str) -> Any:
         if method.startswith("__"):
             raise AttributeError(method)
         return getattr(self.block, method)

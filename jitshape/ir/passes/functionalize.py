@@ -19,7 +19,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jitshape.ir.graph import Alias, Graph, Mutation, Node, OutputAlias, Storage, Value, map_leaves
+from jitshape.ir.graph import (
+    Alias,
+    Graph,
+    Mutation,
+    Node,
+    OutputAlias,
+    Storage,
+    Value,
+    map_leaves,
+    tensor_type,
+)
 from jitshape.ir.ops.registry import OPS, OpDef
 from jitshape.ir.passes import FUNCTIONAL, graph_pass
 from jitshape.ir.passes.view_steps import Step, geometry_step, replay, scatter, steps_of
@@ -124,7 +134,7 @@ class _Functionalizer:
             if storage not in self.plan.flat:
                 self.create(values[0])
                 continue
-            covered = _span([value.type for value in values])
+            covered = _span([tensor_type(value) for value in values])
             memory = self.memories[storage] = self.flat_memory(covered, values[0], owned=False)
             for value in values:
                 self.add_flat_window(value, memory)
@@ -180,12 +190,12 @@ class _Functionalizer:
         old = self.read(value)
         if (new.type.shape, new.type.dtype) != (old.type.shape, old.type.dtype):
             new = self.fit(new, old)
-        fresh = [(window, new)] if same_layout(new.type, old.type) else []
+        fresh = [(window, new)] if same_layout(tensor_type(new), tensor_type(old)) else []
         while window.source is not None:
             source = self.read(window.source)
             new = scatter(self.g, source, new, window.step)
             window = self.windows[window.source]
-            if same_layout(new.type, source.type):
+            if same_layout(tensor_type(new), tensor_type(source)):
                 fresh.append((window, new))
         if window.step.op:  # a flat base
             new = scatter(self.g, memory.base, new, window.step)
@@ -196,7 +206,7 @@ class _Functionalizer:
 
     def fit(self, new: Value, like: Value) -> Value:
         """`new` with the shape, strides and dtype of `like`, as a write in place leaves it."""
-        if same_layout(new.type, like.type):
+        if same_layout(tensor_type(new), tensor_type(like)):
             return new
         type_ = replace(like.type, offset=0)
         return self.g.emit("aten.copy.default", (like, new), {}, type_)
@@ -308,8 +318,9 @@ class _Functionalizer:
         for storage, places in groups.items():
             if len({outputs[place] for place in places}) == 1 or storage not in self.plan.roots:
                 continue
-            root = self.plan.roots[storage].type
-            base = next((p for p in places if _same_view(outputs[p].type, root)), None)
+            root = tensor_type(self.plan.roots[storage])
+            same = (p for p in places if _same_view(tensor_type(outputs[p]), root))
+            base = next(same, None)
             if base is None:
                 base = first_hidden + len(hidden)
                 hidden.append(self.plan.roots[storage])

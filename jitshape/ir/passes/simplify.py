@@ -106,8 +106,8 @@ def _neutral(position: int, neutral: int, floats: bool) -> Rule:
     return drop
 
 
-for _op, *_row in _NEUTRAL:
-    RULES.setdefault(_op, []).append(_neutral(*_row))
+for _op, _position, _value, _floats in _NEUTRAL:
+    RULES.setdefault(_op, []).append(_neutral(_position, _value, _floats))
 
 
 def constant(x: Any) -> Any:
@@ -208,7 +208,8 @@ def _no_view(g: Rewriter, node: Node) -> Value | None:
 
 @rule("aten.slice.Tensor")
 def _whole_slice(g: Rewriter, node: Node) -> Value | None:
-    source, dim, start, end, step = (*node.args, *(0, None, None, 1)[len(node.args) - 1 :])
+    source, *given = node.args
+    dim, start, end, step = (*given, *(0, None, None, 1)[len(given) :])
     size: Size = source.type.shape[dim]
     starts = start is None or (type(start) is int and start == 0)
     ends = end is None or end is size or (type(end) is int and end in (size, _END))

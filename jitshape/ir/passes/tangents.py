@@ -32,7 +32,8 @@ def copied(graph: Graph) -> Graph:
 
     new.inputs = [copy_value(value) for value in graph.inputs]
     for node in graph.nodes:
-        made = Node(node.op, *map_leaves(leaf, (node.args, node.kwargs)), node.location)
+        args, kwargs = map_leaves(leaf, (node.args, node.kwargs))
+        made = Node(node.op, args, kwargs, node.location)
         made.backward, made.token = node.backward, node.token
         new.add_node(made, tuple(copy_value(out) for out in node.outs))
     new.outputs = [leaf(x) for x in graph.outputs]
