@@ -412,7 +412,7 @@ def observed(call, args):
     return result, list(LOG), args, gradients(result, args)
 
 
-def run_pieces(program, *calls, breaks=1):
+def check_pieces(program, *calls, breaks=1):
     """Eager and compiled, twice; the second time nothing is compiled."""
     jitshape.reset()
     compiled = jitshape.compile(program)
@@ -431,7 +431,7 @@ def run_pieces(program, *calls, breaks=1):
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_pieces(program):
     calls = inputs(SIZES[:2], grad=program not in ROUNDED)
-    run_pieces(program, *calls, breaks=program not in WHOLE)
+    check_pieces(program, *calls, breaks=program not in WHOLE)
 
 
 def test_print_shows_what_was_there(capsys):
@@ -442,7 +442,7 @@ def test_print_shows_what_was_there(capsys):
         print(y.shape, 3)
         return y
 
-    run_pieces(f, *inputs(SIZES[:1]))
+    check_pieces(f, *inputs(SIZES[:1]))
     shown = capsys.readouterr().out
     assert shown[: len(shown) // 4] * 4 == shown
 
@@ -466,7 +466,7 @@ def test_errors_in_pieces_have_the_lines_of_the_user():
         return outer(x, k) * 2
 
     x = torch.randn(3)
-    run_pieces(f, (x, 0), (x, 1), (x, 2))
+    check_pieces(f, (x, 0), (x, 1), (x, 2))
 
 
 def test_no_stack_grows_with_a_loop():
@@ -477,7 +477,7 @@ def test_no_stack_grows_with_a_loop():
         return x
 
     (args,) = inputs([(2,)], grad=False)
-    run_pieces(f, args)
+    check_pieces(f, args)
 
 
 def test_many_threads_compile_each_piece_once():

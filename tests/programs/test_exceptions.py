@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import jitshape
-from tests.programs.test_breaks import LOG, inputs, note, run_pieces
+from tests.programs.test_breaks import LOG, check_pieces, inputs, note
 
 
 def of_torch(x):
@@ -138,7 +138,7 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_exceptions(program):
-    run_pieces(program, *inputs([(3, 4), (5, 4)]), breaks=0)
+    check_pieces(program, *inputs([(3, 4), (5, 4)]), breaks=0)
 
 
 def test_chains_are_those_of_eager():

@@ -4,7 +4,7 @@ eager execution."""
 import pytest
 import torch
 
-from tests.programs.test_breaks import inputs, note, run_pieces
+from tests.programs.test_breaks import check_pieces, inputs, note
 
 
 class Doubling(torch.autograd.Function):
@@ -109,4 +109,4 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_user_code(program):
-    run_pieces(program, *inputs([(3, 4), (5, 4)]))
+    check_pieces(program, *inputs([(3, 4), (5, 4)]))

@@ -56,7 +56,7 @@ def same(names, dtype, inputs):
     assert not wrong
 
 
-def near(bounds, dtype, inputs):
+def assert_near(bounds, dtype, inputs):
     """Check that each op is as near the oracle's result as `bounds` says."""
     results = run_both([(name, dtype, None) for name in bounds], inputs)
     assert not {n: d for n, both in results.items() if (d := ulps(*both)) > bounds[n]}
@@ -66,16 +66,16 @@ def near(bounds, dtype, inputs):
 def test_unary_float(dtype):
     x = samples(dtype)
     x = x[~(x < -87.0) | x.isinf()]  # eager's formula of sigmoid too leaves nothing there
-    near({name: max(bound, 1) for name, bound in UNARY.items()}, dtype, [x])
+    assert_near({name: max(bound, 1) for name, bound in UNARY.items()}, dtype, [x])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_binary_float(dtype):
     a, b = pairs(dtype)
     divisions = ("mod", "floordiv")
-    near({n: bound for n, bound in BINARY.items() if n not in divisions}, dtype, [a, b])
+    assert_near({n: bound for n, bound in BINARY.items() if n not in divisions}, dtype, [a, b])
     kept = (a / b).isfinite() & (b != 0)
-    near({name: BINARY[name] for name in divisions}, dtype, [a[kept], b[kept]])
+    assert_near({name: BINARY[name] for name in divisions}, dtype, [a[kept], b[kept]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8, torch.bool], ids=str)
@@ -120,7 +120,7 @@ def test_where_and_fma():
     x, y, z = (samples(torch.float32) for _ in range(3))
     ((found, oracle),) = run_both([("where", torch.float32, None)], [x > 0, x, y]).values()
     assert torch.equal(found.nan_to_num(), oracle.nan_to_num())
-    near({"fma": 2}, torch.float32, [x, y, z])
+    assert_near({"fma": 2}, torch.float32, [x, y, z])
 
 
 @pytest.mark.parametrize(
