@@ -24,6 +24,7 @@ typedef struct {
     PyObject *entries; /* tuple of Entry */
     PyObject *dict, *weakrefs;
     Py_ssize_t hits, misses;
+    Py_ssize_t last; /* place of the entry that served the last call */
     int n_slots, n_positional, n_positional_only, n_keyword_only;
     char has_varargs, has_varkeywords, disabled;
 } Dispatcher;
@@ -137,14 +138,20 @@ entry_call(Entry *entry, PyObject *const *slots)
     return call;
 }
 
+/* The entry that served the last call is tried first: calls come in runs. */
 static int
 try_entries(Dispatcher *d, PyObject *const *slots, PyObject **result)
 {
     PyObject *entries = Py_NewRef(d->entries);
-    int hit = 0;
-    for (Py_ssize_t i = 0; !hit && i < PyTuple_GET_SIZE(entries); i++) {
-        hit = try_entry((Entry *)PyTuple_GET_ITEM(entries, i), slots, result);
+    Py_ssize_t n = PyTuple_GET_SIZE(entries), last = d->last < n ? d->last : 0;
+    int hit = n > 0 && try_entry((Entry *)PyTuple_GET_ITEM(entries, last), slots, result);
+    for (Py_ssize_t i = 0; !hit && i < n; i++) {
+        if (i != last) {
+            hit = try_entry((Entry *)PyTuple_GET_ITEM(entries, i), slots, result);
+            last = hit ? i : last;
+        }
     }
+    d->last = last;
     d->hits += hit;
     Py_DECREF(entries);
     return hit;

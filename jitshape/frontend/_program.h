@@ -43,6 +43,7 @@ static const char *const FIELD_NAMES[] = {"__code__",    "__defaults__", "__kwde
 typedef struct {
     uint16_t op, dst, a, b;
     int32_t guard;
+    int32_t state;    /* how far a snapshot trusts it, see _snapshot.h */
     int64_t number;   /* index, constant, or hash of a key */
     PyObject *object; /* owned */
     TensorSpec *spec; /* owned */
@@ -52,11 +53,16 @@ typedef struct {
     PyObject *found;
 } Step;
 
+typedef struct Snapshot Snapshot;
+
 typedef struct {
     PyObject_HEAD
     int n_steps, n_objects, n_numbers, n_extract, n_owned, n_slots;
+    int n_plain; /* steps before the first predicate */
     Step *steps;
     int32_t *extract; /* object register, or ~number register to box */
+    Snapshot *snapshot;
+    int runs, builds;
 } Program;
 
 typedef struct {
@@ -468,52 +474,95 @@ own_extracted(Program *p, Registers *regs)
     }
 }
 
-/* The step that failed, or NULL. */
-static Step *
-run_steps(Program *p, PyObject *const *slots, Registers *regs)
+static inline int
+run_step(Program *p, Step *s, PyObject *const *slots, Registers *regs)
 {
     PyObject **r = regs->objects;
-    for (Step *s = p->steps, *end = s + p->n_steps; s < end; s++) {
-        switch (s->op) {
-        case OP_SLOT:
-            r[s->dst] = slots[s->number];
-            break;
-        case OP_HELD:
-            r[s->dst] = s->object;
-            break;
-        case OP_KEY ... OP_GETTER:
-            if ((r[s->dst] = load_object(s, r[s->a], regs)) == NULL) {
-                return s;
-            }
-            break;
-        case OP_SIZE ... OP_LEN:
-            if (!load_number(s, r[s->a], &regs->numbers[s->dst])) {
-                return s;
-            }
-            break;
-        case OP_CONST ... OP_TRUE_:
-            if (!compute(s, regs->numbers)) {
-                return s;
-            }
-            break;
-        case OP_TYPE_IS ... OP_NO_OVERLAP:
-            if (!check(s, r)) {
-                return s;
-            }
-            break;
-        case OP_PREDICATE:
-            own_extracted(p, regs);
-            if (!predicate_holds(s->object, regs)) {
-                return s;
-            }
-            break;
-        default:
-            if (!check_ambient(s)) {
-                return s;
-            }
+    switch (s->op) {
+    case OP_SLOT:
+        r[s->dst] = slots[s->number];
+        return 1;
+    case OP_HELD:
+        r[s->dst] = s->object;
+        return 1;
+    case OP_KEY ... OP_GETTER:
+        return (r[s->dst] = load_object(s, r[s->a], regs)) != NULL;
+    case OP_SIZE ... OP_LEN:
+        return load_number(s, r[s->a], &regs->numbers[s->dst]);
+    case OP_CONST ... OP_TRUE_:
+        return compute(s, regs->numbers);
+    case OP_TYPE_IS ... OP_NO_OVERLAP:
+        return check(s, r);
+    case OP_PREDICATE:
+        own_extracted(p, regs);
+        return predicate_holds(s->object, regs);
+    default:
+        return check_ambient(s);
+    }
+}
+
+/* The first step from `first` to before `end` that failed, or NULL. */
+static Step *
+run_steps(Program *p, int first, int end, PyObject *const *slots, Registers *regs)
+{
+    for (Step *s = p->steps + first, *last = p->steps + end; s < last; s++) {
+        if (!run_step(p, s, slots, regs)) {
+            return s;
         }
     }
     return NULL;
+}
+
+/* As run_steps, of some steps only. */
+static Step *
+run_listed(Program *p, const int32_t *steps, int n, PyObject *const *slots, Registers *regs)
+{
+    for (int i = 0; i < n; i++) {
+        Step *s = &p->steps[steps[i]];
+        if (!run_step(p, s, slots, regs)) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+#include "_snapshot.h"
+
+/* The first step that fails of all, or NULL.  `stale`: what made the snapshot useless.  A snapshot
+   is taken before the predicates, which are the first that may run code behind the loads. */
+static Step *
+run_program(Program *p, Action *stale, PyObject *const *slots, Registers *regs)
+{
+    Snapshot *before = p->snapshot;
+    Step *failed = run_steps(p, 0, p->n_plain, slots, regs);
+    /* The run behind a compile says little about the calls to come. */
+    if (failed == NULL && p->builds < MOST_BUILDS && ++p->runs > 1 && p->snapshot == before) {
+        snapshot_renew(p, stale, regs->objects);
+    }
+    return failed != NULL ? failed : run_steps(p, p->n_plain, p->n_steps, slots, regs);
+}
+
+/* As run_program, with the snapshot where it still stands. */
+static Step *
+first_failure(Program *p, PyObject *const *slots, Registers *regs)
+{
+    Snapshot *snapshot = p->snapshot;
+    if (snapshot == NULL) {
+        return run_program(p, NULL, slots, regs);
+    }
+    snapshot->references++; /* ambient readers and getters may run code that replaces it */
+    Step *failed = run_listed(p, snapshot->ambient, snapshot->n_ambient, slots, regs);
+    if (failed == NULL) {
+        Action *stale = snapshot_compare(p, snapshot, slots, regs);
+        if (stale == NULL) {
+            failed = run_listed(p, snapshot->dynamic, snapshot->n_dynamic, slots, regs);
+            snapshot->hits += failed == NULL;
+        } else {
+            failed = run_program(p, stale, slots, regs);
+        }
+    }
+    snapshot_release(snapshot);
+    return failed;
 }
 
 /* Fill `out` with n_extract new references.  Returns -1, or the guard that failed; -2 on error. */
@@ -529,7 +578,7 @@ program_run(Program *p, PyObject *const *slots, PyObject **out)
     PyObject **memory = heap != NULL ? heap : alloca(bytes + sizeof(PyObject *));
     Registers regs = {memory, (int64_t *)(memory + p->n_objects + p->n_owned),
                       memory + p->n_objects, 0};
-    Step *failed = run_steps(p, slots, &regs);
+    Step *failed = first_failure(p, slots, &regs);
     int result = failed == NULL ? -1 : failed->guard;
     for (int i = 0; failed == NULL && i < p->n_extract; i++) {
         int32_t from = p->extract[i];
@@ -621,7 +670,7 @@ parse_step(Program *p, Step *s, PyObject *t)
         PyErr_Format(PyExc_ValueError, "malformed step %R", t);
         return -1;
     }
-    *s = (Step){op, dst, a, b, guard, number, Py_NewRef(object)};
+    *s = (Step){op, dst, a, b, guard, 0, number, Py_NewRef(object)};
     switch (op) {
     case OP_KEY:
     case OP_MISSING:
@@ -705,6 +754,9 @@ program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
             return NULL;
         }
     }
+    while (p->n_plain < n && p->steps[p->n_plain].op != OP_PREDICATE) {
+        p->n_plain++;
+    }
     return (PyObject *)p;
 }
 
@@ -723,6 +775,8 @@ program_clear(Program *p)
 {
     int n = p->n_steps;
     p->n_steps = 0;
+    snapshot_release(p->snapshot);
+    p->snapshot = NULL;
     for (int i = 0; i < n; i++) {
         Py_CLEAR(p->steps[i].object);
         PyMem_Free(p->steps[i].spec);
@@ -762,9 +816,23 @@ program_call(Program *p, PyObject *slots)
     return failed == -2 ? NULL : PyLong_FromLong(failed);
 }
 
+static PyObject *
+program_snapshot(Program *p, PyObject *unused)
+{
+    Snapshot *snapshot = p->snapshot;
+    if (snapshot == NULL) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("{sisisnsi}", "compared", snapshot->n_actions, "evaluated",
+                         snapshot->n_ambient + snapshot->n_dynamic, "hits", snapshot->hits,
+                         "demotions", p->builds);
+}
+
 static PyMethodDef program_methods[] = {
     {"run", (PyCFunction)program_call, METH_O,
      "run(slots) -> tuple of extracted objects, or the index of the guard that failed"},
+    {"snapshot", (PyCFunction)program_snapshot, METH_NOARGS,
+     "snapshot() -> how many words are compared and steps evaluated in a call, or None"},
     {NULL},
 };
 static PyMemberDef program_members[] = {
