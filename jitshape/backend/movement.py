@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from jitshape.backend.indexing import Index, broadcast_index
+from jitshape.backend.indexing import Index, broadcast_index, reshape_index
 from jitshape.backend.loops import Scalar
 from jitshape.ir.graph import Value
 from jitshape.ir.symint import IntExpr, Size, sym_max, sym_min
+from jitshape.ir.types import numel
 
 if TYPE_CHECKING:
     from jitshape.backend.lower import Reader
@@ -119,6 +120,11 @@ def stack(r: Reader, index: Index, tensors: Sequence[Value], dim: int = 0) -> Sc
 def roll(r: Reader, index: Index, x: Value, shifts: Any, dims: Any = ()) -> Scalar:
     shifts = [shifts] if not isinstance(shifts, (list, tuple)) else list(shifts)
     dims = [dims] if isinstance(dims, int) else list(dims)
+    if not dims:  # all elements in row-major order
+        shape, count = x.type.shape, numel(x.type.shape)
+        (place,) = reshape_index(r.algebra, index, shape, (count,))
+        moved = r.algebra.mod(place - shifts[0], count)
+        return r.at(x, reshape_index(r.algebra, (moved,), (count,), shape))
     inner = list(index)
     for shift, dim in zip(shifts, dims, strict=True):
         dim = normal(dim, len(index))
