@@ -23,7 +23,8 @@ from jitshape.backend.loops import (
     Scalar,
     SizeArgument,
 )
-from jitshape.ir.symint import INF, Algebra, Atom, IntExpr, Size
+from jitshape.ir.intervals import INF
+from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 
 Operand = Scalar | Size | float | bool
 HALF = (torch.float16, torch.bfloat16)

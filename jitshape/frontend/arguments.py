@@ -2,7 +2,7 @@
 
 In: a Callee, positional and keyword arguments.  Out: its frame slots (positional, keyword-only,
 `*args`, `**kwargs`; the rest unbound), or None where the call is wrong.  The text of the
-TypeError comes from the interpreter itself: a stub of the same signature is called with as many
+TypeError comes from the interpreter itself: a twin of the same signature is called with as many
 placeholders.
 """
 
@@ -86,7 +86,7 @@ def _fill_defaults(callee: Callee, slots: list[Value | None]) -> bool:
 def argument_error(callee: Callee, n_args: int, keywords: Iterable[str]) -> str:
     """The interpreter's message for a call that does not fit."""
     code = callee.code
-    stub = FunctionType(
+    twin = FunctionType(
         code.replace(
             co_code=_EMPTY.co_code,
             co_consts=_EMPTY.co_consts,
@@ -100,11 +100,11 @@ def argument_error(callee: Callee, n_args: int, keywords: Iterable[str]) -> str:
         ),
         {},
     )
-    stub.__qualname__ = callee.qualname
-    stub.__defaults__ = (None,) * len(callee.defaults)
-    stub.__kwdefaults__ = dict.fromkeys(callee.kwdefaults or {})
+    twin.__qualname__ = callee.qualname
+    twin.__defaults__ = (None,) * len(callee.defaults)
+    twin.__kwdefaults__ = dict.fromkeys(callee.kwdefaults or {})
     try:
-        stub(*[None] * n_args, **dict.fromkeys(keywords))
+        twin(*[None] * n_args, **dict.fromkeys(keywords))
     except TypeError as error:
         return str(error)
     raise AssertionError(f"arguments of {callee.qualname} fit after all")

@@ -28,9 +28,9 @@ from jitshape.frontend.sources import Local
 from jitshape.frontend.torchside.ambient import AmbientState, GlobalState
 from jitshape.frontend.torchside.tracer import Tracer
 from jitshape.frontend.values.base import Break, Value
+from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.shape_env import Fact
 from jitshape.ir.symfloat import FloatExpr
-from jitshape.ir.symint import BoolExpr
 from jitshape.options import Options
 
 _ = jitshape.frontend.torchside.wrap

@@ -19,7 +19,8 @@ from jitshape.frontend._evalframe import FIELDS, OPS, Program
 from jitshape.frontend.checks import AMBIENT
 from jitshape.frontend.guards import Guard, GuardProgram
 from jitshape.frontend.sources import Source
-from jitshape.ir.symint import BoolExpr, IntExpr, Size
+from jitshape.ir.conditions import BoolExpr
+from jitshape.ir.symint import IntExpr, Size
 
 FAST_AMBIENT: dict[str, Callable[[Any], tuple[str, int, Any]]] = {}  # -> (op, number, object)
 

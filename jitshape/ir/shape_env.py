@@ -22,20 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
 from jitshape.ir import symfloat
+from jitshape.ir.conditions import Bool, BoolExpr, all_of, any_of, compare, implies, reduced
+from jitshape.ir.intervals import INF
 from jitshape.ir.symfloat import FloatExpr, Real
-from jitshape.ir.symint import (
-    INF,
-    Algebra,
-    Atom,
-    Bool,
-    BoolExpr,
-    IntExpr,
-    Size,
-    all_of,
-    any_of,
-    compare,
-    implies,
-)
+from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 
 if TYPE_CHECKING:
     from jitshape.ir.graph import Location
@@ -407,7 +397,7 @@ class ShapeEnv:
                 parts.append(self._simplified_condition(part) if known is None else known)
             return all_of(parts) if cond.op == "and" else any_of(parts)
         a, b = (self.simplify(side) for side in cond.args)
-        return self.algebra.reduced(cond.op, a, b)
+        return reduced(cond.op, a, b)
 
     def _learn(self, cond: Bool) -> None:
         if type(cond) is not BoolExpr:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from jitshape.ir.symint import Algebra, IntExpr, Size, compare
+from jitshape.ir.conditions import compare
+from jitshape.ir.symint import Algebra, IntExpr, Size
 from jitshape.ir.types import TensorType, contiguous_strides
 
 Shape = tuple[Size, ...]

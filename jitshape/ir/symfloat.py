@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jitshape.ir.symint import Algebra, Atom, IntExpr, Size, operand
+from jitshape.ir.notation import operand
+from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
     "add": ("{} + {}", operator.add),
@@ -113,7 +114,7 @@ Real = float | FloatExpr
 
 def symbol_of(algebra: Algebra, atom: Atom) -> IntExpr | FloatExpr:
     """The expression that is one symbol, of a size or of a float."""
-    return FloatExpr("symbol", (atom,)) if atom.kind == "float" else algebra.expr(atom)
+    return FloatExpr("symbol", (atom,)) if atom.kind == "float" else algebra.atom_expr(atom.id)
 
 
 def _leaf(arg: Any, leaf: Callable[[Any], Any]) -> Any:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
-INF = float("inf")
+from jitshape.ir.intervals import INF, range_of, solution, times
+from jitshape.ir.notation import print_size
+
 Monomial = tuple[int, ...]  # sorted atom ids, with repetition: x*x*y == (x, x, y)
 Terms = tuple[tuple[Monomial, int], ...]
 
@@ -25,7 +27,7 @@ _EVAL: dict[str, Callable[[int, int], int]] = {
     "max": max,
     "min": min,
 }
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
+COMPARE: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
     "ne": operator.ne,
     "lt": operator.lt,
@@ -33,8 +35,6 @@ _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "gt": operator.gt,
     "ge": operator.ge,
 }
-_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
-_SIGN = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 class Atom:
@@ -149,9 +149,7 @@ class Algebra:
         atom = Atom(len(self.atoms), "sym", None, name)
         atom.lo, atom.hi, atom.hint = lo, hi, hint
         self.atoms.append(atom)
-        expr = self._make((((atom.id,), 1),))
-        assert isinstance(expr, IntExpr)
-        return expr
+        return self.atom_expr(atom.id)
 
     def float_atom(self, name: str, hint: float) -> Atom:
         """The atom of a float symbol; it stands in ir/symfloat's expressions, never in these."""
@@ -162,7 +160,9 @@ class Algebra:
 
     def atom_expr(self, id: int) -> IntExpr:
         """The atom alone as an expression."""
-        return self._make((((id,), 1),))  # type: ignore[return-value]
+        expr = self._make((((id,), 1),))
+        assert isinstance(expr, IntExpr)
+        return expr
 
     def _make(self, terms: Terms) -> Size:
         if not terms:
@@ -345,25 +345,13 @@ class Algebra:
             ha, hb = self.evaluate(a, None), self.evaluate(b, None)
             if ha is not None and hb is not None and not (hb == 0 and kind in ("floordiv", "mod")):
                 atom.hint = _EVAL[kind](ha, hb)
-            atom.lo, atom.hi = self._atom_range(kind, a, b)
+            atom.lo, atom.hi = range_of(kind, self.bounds(a), self.bounds(b))
             self.atoms.append(atom)
             expr = self._atom_of[key] = self._make((((atom.id,), 1),))
             if type(a) is IntExpr and type(b) is IntExpr and kind in ("max", "min"):
                 for operand in (a, b):
                     self.learn("ge" if kind == "max" else "le", expr, operand)
         return expr
-
-    def _atom_range(self, kind: str, a: Size, b: Size) -> tuple[float, float]:
-        (alo, ahi), (blo, bhi) = self.bounds(a), self.bounds(b)
-        if kind == "max":
-            return max(alo, blo), max(ahi, bhi)
-        if kind == "min":
-            return min(alo, blo), min(ahi, bhi)
-        if kind == "mod" and blo >= 1:
-            return 0, bhi - 1
-        if kind == "floordiv" and blo >= 1:
-            return _floor(alo, bhi if alo >= 0 else blo), _floor(ahi, blo if ahi >= 0 else bhi)
-        return -INF, INF
 
     # ---- what is known without asking
 
@@ -385,7 +373,7 @@ class Algebra:
         """[lo, hi] of `a`, tightened by what was declared of its primitive polynomial."""
         p, scale, offset = self.primitive(a)
         below, above = self._intervals.get(p, (-INF, INF))
-        ends = _times(below, scale) + offset, _times(above, scale) + offset
+        ends = times(below, scale) + offset, times(above, scale) + offset
         lo, hi = max(lo, min(ends)), min(hi, max(ends))
         holes = self._holes.get(p)
         if holes and scale in (1, -1):
@@ -416,7 +404,7 @@ class Algebra:
             return
         p, scale, offset = self.primitive(difference)
         if op != "ne":
-            self.narrow(p, *_solution(op, scale, offset))
+            self.narrow(p, *solution(op, scale, offset))
         elif offset % scale == 0:
             self.exclude(p, -offset // scale)
 
@@ -451,7 +439,8 @@ class Algebra:
         if atom.version != self.version:
             atom.version = self.version
             if atom.args is not None:
-                lo, hi = self._atom_range(atom.kind, *atom.args)
+                a, b = atom.args
+                lo, hi = range_of(atom.kind, self.bounds(a), self.bounds(b))
                 atom.lo, atom.hi = max(atom.lo, lo), min(atom.hi, hi)
         return atom.lo, atom.hi
 
@@ -463,7 +452,7 @@ class Algebra:
             b: float = coefficient
             for atom in monomial:
                 x, y = self.range(self.atoms[atom])
-                ends = (_times(a, x), _times(a, y), _times(b, x), _times(b, y))
+                ends = (times(a, x), times(a, y), times(b, x), times(b, y))
                 a, b = min(ends), max(ends)
             lo, hi = lo + a, hi + b
         return (-INF if lo != lo else lo), (INF if hi != hi else hi)
@@ -495,7 +484,7 @@ class Algebra:
             return op in ("eq", "le", "ge")
         difference = self.add(a, self.mul(b, -1))
         if type(difference) is not IntExpr:
-            return _COMPARE[op](int(difference), 0)
+            return COMPARE[op](int(difference), 0)
         lo, hi = self.bounds(difference)
         if op in ("eq", "ne"):
             if lo == hi == 0:
@@ -508,21 +497,11 @@ class Algebra:
         known = True if lo >= 0 else (False if hi < 0 else None)
         return known if op == "ge" or known is None else not known
 
-    def reduced(self, op: str, a: Size, b: Size) -> BoolExpr:
-        """`a op b` without a common factor: 2*s0 <= 6 is s0 <= 3."""
-        difference = self.add(a, self.mul(b, -1))
-        assert isinstance(difference, IntExpr)
-        p, scale, offset = self.primitive(difference)
-        if abs(scale) == 1:
-            return BoolExpr(op, (a, b))
-        if op in ("eq", "ne"):
-            bound = -offset // scale
-        else:
-            lo, hi = _solution(op, scale, offset)
-            op, bound = ("ge", int(lo)) if hi == INF else ("le", int(hi))
-        terms = self.terms(self.add(p, -bound))  # without a minus sign on either side
+    def sides(self, a: Size) -> tuple[Size, Size]:
+        """(l, r) with a == l - r, neither with a minus sign."""
+        terms = self.terms(a)
         left = self._make(tuple((m, k) for m, k in terms if k > 0))
-        return BoolExpr(op, (left, self._make(tuple((m, -k) for m, k in terms if k < 0))))
+        return left, self._make(tuple((m, -k) for m, k in terms if k < 0))
 
     def _never_zero(self, a: IntExpr) -> bool:
         p, scale, offset = self.primitive(a)
@@ -591,161 +570,9 @@ class Algebra:
         visit(a)
         return tuple(self.atoms[id] for id in sorted(found))
 
-    def expr(self, atom: Atom) -> IntExpr:
-        """The expression that is just `atom`."""
-        expr = self._make((((atom.id,), 1),))
-        assert isinstance(expr, IntExpr)
-        return expr
-
     def print(self, a: Size, name: Callable[[Atom], str] | None = None) -> str:
         """Legal Python; `name` renames symbols."""
-        name = name or (lambda atom: atom.name)
-        whole = self._single(a) if type(a) is IntExpr else None
-        if whole is not None:
-            return self._print_atom(whole, name)
-        terms = sorted(self.terms(a), key=lambda term: term[0] == ())  # the constant last
-        first = next((i for i, (_, k) in enumerate(terms) if k > 0), 0)
-        terms.insert(0, terms.pop(first) if terms else ((), 0))
-        parts: list[str] = []
-        for monomial, coefficient in terms:
-            factors = [operand(self._print_atom(self.atoms[id], name)) for id in monomial]
-            if abs(coefficient) != 1 or not factors:
-                factors.insert(0, str(abs(coefficient)))
-            text = "*".join(factors)
-            sign = "-" if coefficient < 0 else "+"
-            parts.append(("-" if sign == "-" else "") + text if not parts else f" {sign} {text}")
-        return "".join(parts)
-
-    def _print_atom(self, atom: Atom, name: Callable[[Atom], str]) -> str:
-        if atom.args is None:
-            return name(atom)
-        a, b = (self.print(x, name) for x in atom.args)
-        if atom.kind in ("max", "min"):
-            return f"{atom.kind}({a}, {b})"
-        return f"{operand(a)} {'//' if atom.kind == 'floordiv' else '%'} {operand(b)}"
-
-
-def operand(text: str) -> str:
-    """`text` where it can stand beside any operator."""
-    depth = 0
-    for char in text:
-        depth += (char in "([") - (char in ")]")
-        if depth == 0 and char in " -*":
-            return f"({text})"
-    return text
-
-
-def _times(a: float, b: float) -> float:
-    return 0 if a == 0 or b == 0 else a * b
-
-
-def _solution(op: str, scale: int, offset: int) -> tuple[float, float]:
-    """The interval of the integers p with `scale*p + offset op 0`, op not "ne"."""
-    if op in ("lt", "ge"):  # d < 0 is d + 1 <= 0; d >= 0 is -d <= 0
-        scale, offset = (scale, offset + 1) if op == "lt" else (-scale, -offset)
-    elif op == "gt":
-        scale, offset = -scale, -offset + 1
-    if op == "eq":
-        return -(offset // scale), -offset // scale
-    return (-INF, -offset // scale) if scale > 0 else (-(-offset // -scale), INF)
-
-
-def _floor(a: float, b: float) -> float:
-    """`a // b` of interval ends, b >= 1."""
-    if a in (INF, -INF):
-        return a
-    return (0 if a >= 0 else -1) if b == INF else a // b
-
-
-class BoolExpr:
-    """A comparison of sizes (or of ir/symfloat's expressions), or and/or of such.  Build with
-    `compare`, `all_of`, `any_of`, `~`."""
-
-    __slots__ = ("args", "op")
-
-    def __init__(self, op: str, args: tuple) -> None:
-        self.op, self.args = op, args
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BoolExpr) and (self.op, self.args) == (other.op, other.args)
-
-    def __hash__(self) -> int:
-        return hash((self.op, self.args))
-
-    def __bool__(self) -> bool:
-        raise TypeError(f"the truth of the symbolic condition {self} must be asked of a ShapeEnv")
-
-    def __invert__(self) -> Bool:
-        if self.op in _NEGATED:
-            return BoolExpr(_NEGATED[self.op], self.args)
-        return (any_of if self.op == "and" else all_of)(negate(part) for part in self.args)
-
-    def symbols(self) -> tuple[Atom, ...]:
-        """The symbols in it, in creation order."""
-        found: dict[int, Atom] = {}
-        for arg in self.args:
-            if not isinstance(arg, (bool, int, float)):
-                found.update((atom.id, atom) for atom in arg.symbols())
-        return tuple(found[id] for id in sorted(found))
-
-    def print(self, name: Callable[[Atom], str]) -> str:
-        """Legal Python; `name` renames symbols."""
-        if self.op in _SIGN:
-            a, b = (str(x) if isinstance(x, (int, float)) else x.print(name) for x in self.args)
-            return f"{a} {_SIGN[self.op]} {b}"
-        return f" {self.op} ".join(f"({part.print(name)})" for part in self.args)
-
-    def __str__(self) -> str:
-        return self.print(lambda atom: atom.name)
-
-    __repr__ = __str__
-
-    def evaluate(self, size: Callable[[Size], int | None]) -> bool | None:
-        """The truth where `size` gives the value of each side; None where it cannot."""
-        if self.op in _COMPARE:
-            a, b = size(self.args[0]), size(self.args[1])
-            return None if a is None or b is None else _COMPARE[self.op](a, b)
-        parts = [a.evaluate(size) if isinstance(a, BoolExpr) else a for a in self.args]
-        decisive = self.op == "or"
-        if decisive in parts:
-            return decisive
-        return None if None in parts else not decisive
-
-
-Bool = bool | BoolExpr
-
-
-def negate(cond: Bool) -> Bool:
-    return ~cond if isinstance(cond, BoolExpr) else not cond
-
-
-def compare(op: str, a: Size, b: Size) -> Bool:
-    """`a op b`, op in eq ne lt le gt ge: a bool where it is known, else a BoolExpr."""
-    expr = a if type(a) is IntExpr else b
-    if type(expr) is not IntExpr:
-        return _COMPARE[op](a, b)  # type: ignore[arg-type]
-    known = expr.algebra.static(op, a, b)
-    return BoolExpr(op, (a, b)) if known is None else known
-
-
-def all_of(parts: Iterable[Bool]) -> Bool:
-    kept: list[Bool] = []
-    for part in parts:
-        if part is False:
-            return False
-        if part is not True and part not in kept:
-            kept.append(part)
-    return BoolExpr("and", tuple(kept)) if len(kept) > 1 else (kept[0] if kept else True)
-
-
-def any_of(parts: Iterable[Bool]) -> Bool:
-    kept: list[Bool] = []
-    for part in parts:
-        if part is True:
-            return True
-        if part is not False and part not in kept:
-            kept.append(part)
-    return BoolExpr("or", tuple(kept)) if len(kept) > 1 else (kept[0] if kept else False)
+        return print_size(self, a, name or (lambda atom: atom.name))
 
 
 def sym_max(a: Size, b: Size) -> Size:
@@ -756,39 +583,3 @@ def sym_max(a: Size, b: Size) -> Size:
 def sym_min(a: Size, b: Size) -> Size:
     expr = a if type(a) is IntExpr else b
     return expr.algebra.min(a, b) if type(expr) is IntExpr else min(a, b)  # type: ignore
-
-
-def implies(a: Bool, b: Bool) -> bool:
-    """Whether `a` alone, without anything known of its symbols, is seen to imply `b`."""
-    if a == b or a is False or b is True:
-        return True
-    if not isinstance(a, BoolExpr) or not isinstance(b, BoolExpr):
-        return False
-    if b.op in ("and", "or"):
-        return (all if b.op == "and" else any)(implies(a, part) for part in b.args)
-    if a.op not in _COMPARE or a.op == "ne":
-        return False
-    p, lo, hi = _interval_of(a)
-    symbol = p.symbol
-    if symbol is not None and lo == hi:
-        fixed = {symbol.id: int(lo)}
-
-        def value(size: Size) -> int | None:
-            size = p.algebra.substitute(size, fixed)
-            return size if type(size) is int else None
-
-        return b.evaluate(value) is True
-    if b.op == "ne":
-        q, root, end = _interval_of(BoolExpr("eq", b.args))
-        return q is p and (root != end or not lo <= root <= hi)
-    q, below, above = _interval_of(b)
-    return q is p and below <= lo and hi <= above
-
-
-def _interval_of(relation: BoolExpr) -> tuple[IntExpr, float, float]:
-    """(p, lo, hi): the relation says lo <= p <= hi of a primitive polynomial."""
-    expr = next(x for x in relation.args if type(x) is IntExpr)
-    difference = expr.algebra.add(relation.args[0], expr.algebra.mul(relation.args[1], -1))
-    assert isinstance(difference, IntExpr)
-    p, scale, offset = expr.algebra.primitive(difference)
-    return p, *_solution(relation.op, scale, offset)

@@ -16,21 +16,11 @@ from typing import Any
 import torch
 
 from jitshape.ir import symfloat
+from jitshape.ir.conditions import Bool, BoolExpr, all_of, any_of, compare, negate
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.strides import equal_above_one
 from jitshape.ir.symfloat import FloatExpr, Real
-from jitshape.ir.symint import (
-    Bool,
-    BoolExpr,
-    IntExpr,
-    Size,
-    all_of,
-    any_of,
-    compare,
-    negate,
-    sym_max,
-    sym_min,
-)
+from jitshape.ir.symint import IntExpr, Size, sym_max, sym_min
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _PYTHON_COMPARE = {name: getattr(operator, name) for name in _COMPARISONS}

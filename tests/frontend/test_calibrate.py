@@ -9,7 +9,8 @@ from jitshape.frontend import _evalframe, calibrate  # noqa: E402
 from jitshape.frontend import checks as C  # noqa: E402
 from jitshape.frontend import sources as S  # noqa: E402
 from jitshape.frontend.guards import GuardSet, assemble, explain  # noqa: E402
-from jitshape.ir.symint import Algebra, compare  # noqa: E402
+from jitshape.ir.conditions import compare  # noqa: E402
+from jitshape.ir.symint import Algebra  # noqa: E402
 
 X, Y = S.Local(0, "x"), S.Local(1, "y")
 

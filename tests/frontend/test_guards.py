@@ -9,8 +9,9 @@ from jitshape.frontend import checks as C
 from jitshape.frontend import sources as S
 from jitshape.frontend.guard_program import AMBIENT
 from jitshape.frontend.guards import GuardSet, assemble, explain
+from jitshape.ir.conditions import BoolExpr, all_of, any_of, compare
 from jitshape.ir.symfloat import FloatExpr, apply
-from jitshape.ir.symint import Algebra, BoolExpr, all_of, any_of, compare
+from jitshape.ir.symint import Algebra
 
 X, Y = S.Local(0, "x"), S.Local(1, "y")
 

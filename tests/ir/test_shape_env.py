@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jitshape.errors import DataDependent
+from jitshape.ir.conditions import BoolExpr, all_of, any_of, compare
 from jitshape.ir.shape_env import ShapeEnv, describe
-from jitshape.ir.symint import BoolExpr, all_of, any_of, compare, sym_max
+from jitshape.ir.symint import sym_max
 
 
 def facts(env: ShapeEnv) -> list[str]:

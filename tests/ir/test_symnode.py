@@ -9,9 +9,10 @@ import sys
 import pytest
 import torch
 
+from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symfloat import FloatExpr
-from jitshape.ir.symint import BoolExpr, sym_max
+from jitshape.ir.symint import sym_max
 from jitshape.ir.symnode import from_torch, to_torch, to_torch_float
 
 

@@ -15,8 +15,9 @@ from jitshape.errors import DataDependent
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir import symfloat, symnode
+from jitshape.ir.conditions import BoolExpr, compare
 from jitshape.ir.shape_env import ShapeEnv
-from jitshape.ir.symint import BoolExpr, IntExpr, Size, compare
+from jitshape.ir.symint import IntExpr, Size
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine

@@ -25,10 +25,12 @@ from jitshape.frontend.torchside.tensors import DEVICES, TensorValue
 from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.composites import REPLACED
+from jitshape.ir.conditions import any_of, compare
+from jitshape.ir.intervals import INF
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symfloat import FloatExpr
-from jitshape.ir.symint import INF, IntExpr, Size, any_of, compare, sym_max
+from jitshape.ir.symint import IntExpr, Size, sym_max
 from jitshape.ir.symnode import to_torch_float
 from jitshape.ir.trace import Trace
 

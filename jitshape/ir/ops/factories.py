@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
+from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
 from jitshape.ir.ops.families import fresh, number_dtype
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import CHANNELS_LAST_ORDER, dense, format_strides
-from jitshape.ir.symint import IntExpr, Size, compare, sym_max
+from jitshape.ir.symint import IntExpr, Size, sym_max
 from jitshape.ir.types import TensorType
 
 

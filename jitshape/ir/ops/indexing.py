@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
 from jitshape.ir.ops.families import (
     fresh,
@@ -32,7 +33,7 @@ from jitshape.ir.strides import (
     row_major,
     suggested_format,
 )
-from jitshape.ir.symint import Size, compare
+from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
+from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
 from jitshape.ir.ops.families import fresh, see, view, wrap_dim
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import same, view_strides
-from jitshape.ir.symint import IntExpr, Size, compare, sym_max, sym_min
+from jitshape.ir.symint import IntExpr, Size, sym_max, sym_min
 from jitshape.ir.types import TensorType, numel
 
 LAST = 2**63 - 1  # the end of a slice without one
