@@ -16,16 +16,20 @@ from jitshape.frontend.torchside.modules import ModuleObject
 from jitshape.frontend.torchside.natives import policy
 from jitshape.frontend.torchside.tensors import BreakingFunction, TensorValue, TorchCallable
 from jitshape.frontend.values.base import WRAPPERS, Value, wraps
+from jitshape.frontend.values.classes import PURE_GETTER_OWNERS
 from jitshape.frontend.values.constants import register_constant_type
+from jitshape.frontend.values.functions import PURE_OWNERS
 from jitshape.frontend.values.functions import guard_code, is_made_by_each_call
 from jitshape.frontend.values.storage import guard_identity, guard_type
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
 
-for _cls in (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo):
+CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo)
+for _cls in CONSTANTS:
     register_constant_type(_cls)
-register_constant_type(torch.iinfo)
+PURE_OWNERS.update(CONSTANTS)
+PURE_GETTER_OWNERS.update(CONSTANTS)
 
 
 @wraps(torch.Tensor, subclasses=True)

@@ -179,8 +179,9 @@ class TupleValue(SequenceValue):
         for index, value in enumerate(self.cells):
             if value is not None and not value.is_constant():
                 return False
-            if value is None and not is_plain(tuple.__getitem__(self.object, index)):
-                return False
+            real = tuple.__getitem__(self.object, index) if value is None else None
+            if not is_plain(real) or (type(real) in NUMBERS and not self.read(index).is_constant()):
+                return False  # a number may be a symbol
         return True
 
     def constant(self) -> Any:
@@ -204,12 +205,14 @@ class TupleValue(SequenceValue):
             e.build("tuple", len(self.cells))
             return
         e.begin_call()
-        e.const(tuple.__new__)
+        of_c = hasattr(self.cls, "n_sequence_fields")  # time.struct_time and its like
+        if not of_c:
+            e.const(tuple.__new__)
         e.const(self.cls)
         for value in self.items:
             e.value(value)
         e.build("tuple", len(self.cells))
-        e.end_call(2)
+        e.end_call(1 if of_c else 2)
         e.bind(self)
         fill_attributes(e, self)
 
@@ -400,6 +403,9 @@ def has_index(value: Value) -> bool:
 def same_or_equal(m: Machine, a: Value, b: Value) -> bool:
     """`a is b or a == b`, as containers compare."""
     return a is b or m.identical(a, b) or m.compare("==", a, b).truth(m)
+
+
+NUMBERS = (int, float, tuple)
 
 
 def is_plain(real: Any) -> bool:
