@@ -236,8 +236,9 @@ def compile_call(
             with torch._C.DisableTorchFunction():
                 run, compiled = compile_recorded(graph, options, function.__qualname__)
             run = unseen(run)
-            inputs = (*(i.source for i in captured.tracer.inputs), *symbol_sources(captured, graph))
-            shared = tuple(memory_guards(captured.tracer.inputs, graph))
+            tensors = captured.tracer.graph_inputs()
+            inputs = (*(i.source for i in tensors), *symbol_sources(captured, graph))
+            shared = tuple(memory_guards(tensors, graph))
     finally:
         captured.tracer.close()
     with stage("publish"):

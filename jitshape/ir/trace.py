@@ -105,7 +105,7 @@ class Trace(TorchDispatchMode):
         """A real tensor as a further graph input; the same one each time."""
         known = self._lifted.get(id(tensor))
         if known is None:
-            with torch.utils._python_dispatch._disable_current_modes():
+            with torch._C._DisableTorchDispatch():
                 known = self.input(tensor, f"c{len(self.constants)}")
             self.constants.append((known.value, tensor))
             self._lifted[id(tensor)] = known
@@ -395,7 +395,7 @@ def _fresh_constant(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]
         return x
     if x.ndim == 0:
         row = {"dtype": x.dtype, "device": x.device}
-        with torch.utils._python_dispatch._disable_current_modes():
+        with torch._C._DisableTorchDispatch():
             number = x.item()
         return trace.__torch_dispatch__(aten.scalar_tensor.default, (), (number,), row)
     return trace.__torch_dispatch__(aten.clone.default, (), (trace.constant(x),))

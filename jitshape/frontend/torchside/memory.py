@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from jitshape.frontend.checks import Guard, NoOverlap, SharesStorage
 from jitshape.frontend.dynamic import held_by_module
+from jitshape.frontend.sources import Held
 from jitshape.ir.graph import Alias, Graph
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def memory_guards(inputs: Sequence[GraphInput], graph: Graph) -> Iterator[Guard]
     for storage in (s for s in by_storage if s in written):
         done.add(storage)
         apart = [e for s, group in by_storage.items() if s not in done for e in group]
+        apart = [e for e in apart if not isinstance(e.source, Held)]  # constants of the trace
         for entry in by_storage[storage]:
             for other in apart:
                 if not (held_by_module(entry.source) and held_by_module(other.source)):

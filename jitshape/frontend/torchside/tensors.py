@@ -60,6 +60,11 @@ BREAK_ATTRIBUTES = {
 }
 
 
+# Attributes that are views: computed by an op of the graph.
+COMPUTED = {name: operator.attrgetter(name) for name in ("T", "mT", "H", "mH", "real", "imag")}
+COMPUTED["data"] = torch.Tensor.detach
+
+
 class TensorValue(Value):
     """A tensor of the graph; `cls` is the class that the program sees.  One that exists outside
     (`real`, found at `source`) enters the graph, and is guarded, when it is first needed."""
@@ -108,6 +113,8 @@ class TensorValue(Value):
             return self._instance_attribute(m, name)
         if callable(found) and not isinstance(found, property):
             return TorchMethod(self, found, name)
+        if name in COMPUTED:
+            return call_native(m, COMPUTED[name], [self])
         return from_real(m, getattr(self.tensor, name))
 
     def _instance_attribute(self, m: Machine, name: str) -> Value:

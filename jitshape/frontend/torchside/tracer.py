@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import jitshape.ir.symbolic_index  # noqa: F401  registers indexing
 from jitshape.errors import InternalError, UnsupportedTensor
 from jitshape.frontend.checks import TensorMatches, TypeIs
 from jitshape.frontend.dynamic import Policy
-from jitshape.frontend.sources import Number, Source
+from jitshape.frontend.sources import Held, Number, Source
 from jitshape.frontend.torchside.numbers import SymbolicFloat, SymbolicInt
 from jitshape.frontend.torchside.tensors import DEVICES, TensorValue
 from jitshape.frontend.torchside.watching import watched
@@ -77,6 +78,19 @@ class Tracer:
         self.trace.close()
         self.inputs.clear()
         self._values.clear()
+
+    def graph_inputs(self) -> list[GraphInput]:
+        """One for each input of the graph, in order: the program's tensors, and between them the
+        constants that torch made while tracing, which the entry holds."""
+        constants = dict(self.trace.constants)
+        found = iter(self.inputs)
+        values = self.trace.graph.inputs[: len(self.inputs) + len(constants)]
+        return [
+            GraphInput(Held(constants[value], value.name), leaf, constants[value])
+            if value in constants
+            else next(found)
+            for value, leaf in zip(values, self.trace.leaves)
+        ]
 
     def tensor_value(self, tensor: SymbolicTensor) -> TensorValue:
         """The one Value of a symbolic tensor."""

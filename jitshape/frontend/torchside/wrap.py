@@ -18,8 +18,7 @@ from jitshape.frontend.torchside.tensors import BreakingFunction, TensorValue, T
 from jitshape.frontend.values.base import WRAPPERS, Value, wraps
 from jitshape.frontend.values.classes import PURE_GETTER_OWNERS
 from jitshape.frontend.values.constants import register_constant_type
-from jitshape.frontend.values.functions import PURE_OWNERS
-from jitshape.frontend.values.functions import guard_code, is_made_by_each_call
+from jitshape.frontend.values.functions import PURE_OWNERS, guard_code, is_made_by_each_call
 from jitshape.frontend.values.storage import guard_identity, guard_type
 
 if TYPE_CHECKING:

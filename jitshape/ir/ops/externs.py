@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from jitshape.ir.graph import Value, map_leaves
 from jitshape.ir.strides import dense
@@ -43,7 +42,7 @@ def materialise(env: Any, tree: Any, number: Callable[[Size], int]) -> Any:
 
 
 def run(env: Any, func: Any, args: Any, kwargs: Any, number: Callable[[Size], int]) -> Any:
-    with _disable_current_modes(), torch.no_grad():
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
         real_args, real_kwargs = materialise(env, (list(args), dict(kwargs)), number)
         return func(*real_args, **real_kwargs)
 

@@ -1,0 +1,90 @@
+"""Indices that change, indices computed by the graph, constants made inside."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitshape
+from tests.programs.compare import check
+
+
+def leaf(n: int) -> torch.Tensor:
+    return torch.rand(n, 4, 5, requires_grad=True)
+
+
+PLACES = ((8, 2, 3), (5, 1, 2), (3, 0, 1), (6, 2, 0))
+
+
+def test_symbolic_integers_select() -> None:
+    def f(x: torch.Tensor, i: int, j: int) -> tuple:
+        return x[i], x[i, j], x[..., i, :], x[None, i, :, None], x[1:, j], x[:, None, j], x[-1 - i]
+
+    check(f, *[(leaf(n), i, j) for n, i, j in PLACES], compiles=2, dynamic=True)
+
+
+def test_symbolic_integers_write() -> None:
+    def f(x: torch.Tensor, i: int, j: int) -> torch.Tensor:
+        y = x * 2
+        y[i] = 1.0
+        y[:, j] = x[:, j] * 3
+        y[..., i, 0] += 1
+        y[None, 0, ..., j] = 5.0
+        return y
+
+    check(f, *[(leaf(n), i, j) for n, i, j in PLACES], compiles=2, dynamic=True)
+
+
+def test_an_index_out_of_range_is_eagers_error() -> None:
+    compiled = jitshape.compile(lambda x, i: x[i] * 2, dynamic=True)
+    x = torch.arange(4.0)
+    assert [compiled(x, i).item() for i in (1, 3, -1)] == [2.0, 6.0, 6.0]
+    with pytest.raises(IndexError, match="out of bounds"):
+        compiled(x, 4)
+
+
+def test_constants_made_inside_beside_symbols() -> None:
+    def f(x: torch.Tensor, s: float) -> tuple:
+        index = torch.tensor([1, 0, 1])
+        weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        return x[index] * s, x[[0, 1]], weights * x.shape[0], x[-1:] @ torch.ones(4, 2) @ weights
+
+    check(f, *[(torch.rand(n, 4), n / 2) for n in (3, 5, 6)], compiles=2)
+
+
+def test_constants_made_inside_are_new_each_time() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        counts = torch.tensor([1.0, 2.0])
+        counts[0] += x.sum()
+        return counts
+
+    check(f, (torch.ones(2),), (torch.ones(3),), (torch.ones(4),), (torch.ones(3),), compiles=2)
+
+
+def test_views_by_attribute() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        return x.T * 2, x.mT.sum(), x.real + 1, x.data * 2, x.H
+
+    calls = [(torch.rand(n, 8, requires_grad=True),) for n in (8, 5, 1)]
+    check(f, *calls, compiles=2, dynamic=True)
+
+
+def test_limits_of_dtypes_and_named_results() -> None:
+    def f(x: torch.Tensor, shape: tuple) -> tuple:
+        full = torch.full(shape, torch.finfo(torch.float16).min)
+        return full, x * torch.finfo(x.dtype).eps + torch.iinfo(torch.int8).max, x.max(0)
+
+    check(f, *[(torch.rand(n, 3), (n, 2)) for n in (3, 4, 5)], compiles=1, dynamic=True)
+
+
+def test_an_item_as_an_index() -> None:
+    def f(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        i = index.item()
+        torch._check(i >= 0)
+        torch._check(i < x.size(0))
+        return x[i] * 2
+
+    compiled = jitshape.compile(f, fullgraph=True)
+    x = torch.arange(9.0).view(3, 3)
+    for i in (1, 2, 0):
+        assert compiled(x, torch.tensor(i)).tolist() == (x[i] * 2).tolist()
