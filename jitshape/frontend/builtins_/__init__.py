@@ -2,12 +2,14 @@
 and with them the wrappers and builders of values/*."""
 
 from jitshape.frontend.builtins_ import (  # noqa: F401
-    containers,
     context,
     functions,
     iteration,
     library,
+    mappings,
     numbers,
     objects,
+    sequences,
+    sets,
 )
 from jitshape.frontend.values import exceptions  # noqa: F401

@@ -11,8 +11,8 @@ import enum
 import types
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.builtins_.containers import sort
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
+from jitshape.frontend.builtins_.sequences import sort
 from jitshape.frontend.values.base import Break, Raised, Value, unpack
 from jitshape.frontend.values.classes import ClassValue, make_super
 from jitshape.frontend.values.iterators import SentinelIterator

@@ -12,7 +12,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import jitshape.frontend.builtins_.containers  # noqa: F401  (the handlers of dict methods)
+import jitshape.frontend.builtins_.mappings  # noqa: F401  (the handlers of dict methods)
 from jitshape.frontend.builtins_.registry import is_none, models
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Break, Value, wraps
