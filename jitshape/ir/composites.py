@@ -175,6 +175,49 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
     return x * noise
 
 
+# ---- resampling
+
+
+@replaces(torch.nn.functional.interpolate)
+def interpolate(
+    input: Any,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Any:
+    """Images: the ATen op itself, since C++ takes sizes for numbers on the way to it."""
+    if not _symbolic(input) or recompute_scale_factor or antialias or input.ndim != 4:
+        return NotImplemented
+    if mode not in _RESAMPLE or (size is None) == (scale_factor is None):
+        return NotImplemented
+    scales = scale_factor if isinstance(scale_factor, (list, tuple)) else [scale_factor] * 2
+    if size is None:
+        wide = input.value.type.shape[2:]
+        size = [_scaled(_env(), n, float(scale)) for n, scale in zip(wide, scales)]
+        scales = [float(scale) for scale in scales]
+    size = list(size) if isinstance(size, (list, tuple)) else [size] * 2
+    corners = [] if mode == "nearest" else [bool(align_corners)]
+    return _RESAMPLE[mode](input, _torch(_env(), size), *corners, *scales)
+
+
+_RESAMPLE = {
+    "nearest": torch.ops.aten.upsample_nearest2d.default,
+    "bilinear": torch.ops.aten.upsample_bilinear2d.default,
+    "bicubic": torch.ops.aten.upsample_bicubic2d.default,
+}
+
+
+def _scaled(env: Any, size: Size, scale: float) -> Size:
+    """floor(size * scale)"""
+    numerator, denominator = scale.as_integer_ratio()
+    if denominator > 1 << 20:
+        return int(env.specialize(size, "scaled by a fraction") * scale)
+    return env.floordiv(size * numerator, denominator)
+
+
 # ---- attention
 
 

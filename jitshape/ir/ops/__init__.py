@@ -10,6 +10,7 @@ from jitshape.ir.ops import (  # noqa: F401
     matmul,
     normalization,
     pointwise,
+    pools,
     random,
     reductions,
     softmax,

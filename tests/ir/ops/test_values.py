@@ -18,6 +18,8 @@ from tests.ir.ops.test_blocks import OTHER_OVERLOAD, SAMPLED, layout, schema_of
 
 FAMILIES = ("pointwise", "reduction", "scan", "factory", "index", "composite", "view")
 COMPUTED = [name for name in SAMPLED if OPS[name].family in FAMILIES]
+# Arguments that are right together only: not tried at other sizes.
+DEPENDENT = {"aten.max_pool2d_with_indices_backward.default"}
 OTHER_DTYPES = (torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool)
 
 
@@ -84,7 +86,7 @@ def calls(graph, tensors):
     yield tensors
     hints = {symbol.hints[0] for symbol in env.symbols.values()}
     shapes = [s for node in graph.nodes for out in node.outs for s in out.type.shape]
-    if hints & {s for s in shapes if type(s) is int}:
+    if graph.nodes[0].op in DEPENDENT or hints & {s for s in shapes if type(s) is int}:
         return
     for factor, shift in ((1, 3), (7, 2)):
         sizes = {name: s.hints[0] * factor + shift for name, s in env.symbols.items()}

@@ -1,0 +1,39 @@
+"""Pooling and resampling in programs: whole graphs, gradients, sizes that change."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import jitshape
+
+PROGRAMS = {
+    "max": lambda x: F.max_pool2d(torch.relu(x), 2) * 2,
+    "max_padded": lambda x: F.max_pool2d(x, 3, stride=2, padding=1),
+    "avg": lambda x: F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False),
+    "avg_ceil": lambda x: F.avg_pool2d(x, 3, stride=2, ceil_mode=True),
+    "adaptive_one": lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 2)),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2.0),
+    "nearest_size": lambda x: F.interpolate(x, size=(5, 11)),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False),
+    "stack": lambda x: F.interpolate(F.avg_pool2d(F.max_pool2d(x, 2), 2), scale_factor=2.0).mean(),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name):
+    function = PROGRAMS[name]
+    jitshape.reset()
+    compiled = jitshape.compile(function, dynamic=True, fullgraph=True)
+    for shape in ((2, 3, 8, 9), (3, 3, 13, 12), (2, 5, 16, 16)):
+        x = torch.randn(shape, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        want, got = function(x), compiled(y)
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+        grad = torch.randn_like(want)
+        want.backward(grad)
+        got.backward(grad)
+        torch.testing.assert_close(y.grad, x.grad)
+    stats = jitshape.stats()
+    assert stats["compiles"] == 1 and not stats["fallbacks"]
