@@ -88,3 +88,13 @@ def test_an_item_as_an_index() -> None:
     x = torch.arange(9.0).view(3, 3)
     for i in (1, 2, 0):
         assert compiled(x, torch.tensor(i)).tolist() == (x[i] * 2).tolist()
+
+
+def test_a_loop_from_a_symbolic_start() -> None:
+    def f(x: torch.Tensor, start: int) -> torch.Tensor:
+        out = torch.zeros(x.shape[1])
+        for i in range(start, start + 6, 2):
+            out = out + x[i] * i
+        return out
+
+    check(f, *[(torch.rand(20, 7), start) for start in range(6)], compiles=2)

@@ -21,6 +21,7 @@ from jitshape.frontend.values.sequences import ListValue, TupleValue
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
     from jitshape.frontend.machine import Machine
+    from jitshape.frontend.values.slices import RangeValue
 
 
 # ---- called by compiled code
@@ -135,6 +136,25 @@ class PureIterator(IteratorValue):
 
             return iter, [RangeValue(*bounds)]
         return super().rebuild()
+
+
+class MovedRangeIterator(IteratorValue):
+    """Over `count` numbers from a symbolic start on."""
+
+    kind = RANGE_ITERATORS[0]
+
+    def __init__(self, range: RangeValue, count: int) -> None:
+        self.range, self.start, self.left = range, range.start, count
+
+    def advance(self, m: Machine) -> Value | None:
+        if not self.left:
+            return None
+        self.left -= 1
+        item, self.start = self.start, m.binary("+", self.start, self.range.step)
+        return item
+
+    def rebuild(self) -> tuple[Any, list[Value]]:
+        return iter, [type(self.range)(self.start, self.range.stop, self.range.step)]
 
 
 class ListIterator(IteratorValue):

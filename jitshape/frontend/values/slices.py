@@ -156,8 +156,13 @@ class RangeValue(Value):
         return self.concrete(m)
 
     def iterate(self, m: Machine) -> Value:
-        from jitshape.frontend.values.iterators import PureIterator
+        from jitshape.frontend.values.iterators import MovedRangeIterator, PureIterator
 
+        if not self.is_constant() and self.step.is_constant():
+            distance = m.binary("-", self.stop, self.start)
+            if distance.is_constant():  # only where it starts is unknown
+                count = len(range(0, distance.constant(), self.step.constant()))
+                return MovedRangeIterator(self, count)
         return PureIterator(iter(self.concrete(m)))
 
     def getattr(self, m: Machine, name: str) -> Value:
