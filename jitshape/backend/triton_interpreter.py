@@ -1,10 +1,10 @@
 """Runs generated Triton kernels on CPU tensors, through Triton's interpreter.
 
 In: the text of a kernel.  Out: a callable `run(grid, *arguments)`.
-Invariant: nothing of Triton is changed but while one of our kernels runs; its interpreter's
-roundings to bfloat16, which truncate, are replaced for that time.  What a kernel calls besides
-`triton.language` comes from here: libdevice, and the reductions that the interpreter would do
-element by element.
+Invariant: nothing of Triton is changed but while one of our kernels runs; for that time those
+operations of its interpreter are replaced that are wrong in some supported version.  What a kernel
+calls besides `triton.language` comes from here: libdevice, loops over sizes, and the reductions
+that the interpreter would do element by element.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def interpreted(text: str, name: str, file: str) -> Callable[..., None]:
     """The kernel `name` that `text` defines, to be called with a grid and its arguments."""
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     names = {"triton": SimpleNamespace(jit=its.InterpretedFunction), "tl": tl}
-    names |= {"lib": _library(), "libdevice": _LIBDEVICE}
+    names |= {"lib": _library(), "libdevice": _LIBDEVICE, "range": _range}
     exec(compile(text, file, "exec"), names)
     kernel = names[name]
 
@@ -85,6 +85,11 @@ _LIBDEVICE = SimpleNamespace(
     rint=_elementwise(np.rint),
     trunc=_elementwise(np.trunc),
 )
+
+
+def _range(*bounds: Any) -> range:
+    """Scalars are blocks of one element, which numpy does not take for integers."""
+    return range(*(b.handle.data.item() if isinstance(b, tl.tensor) else b for b in bounds))
 
 
 # ---- reductions
@@ -154,14 +159,35 @@ def _cast_with_rounding(builder: Any, source: Any, target: tl.dtype, rounding: A
     return _cast(builder, source, target)
 
 
+# ---- operations that are wrong in some versions
+
+
+def _all_ones(kind: Any) -> Any:
+    return its.TensorHandle(~np.zeros(1, its._get_np_dtype(kind)), kind.scalar)
+
+
+def _fused(x: Any, y: Any, z: Any) -> Any:
+    """The product of two float32 is exact in float64."""
+    wide = x.data.astype(np.float64) * y.data + z.data
+    return its.TensorHandle(wide.astype(z.data.dtype), z.dtype.scalar)
+
+
+def _past_nan(function: Callable[..., np.ndarray]) -> Callable[..., Any]:
+    return lambda a, b: its.TensorHandle(function(a.data, b.data), a.dtype.scalar)
+
+
 @contextmanager
 def _repaired() -> Iterator[None]:
-    """The interpreter with right conversions, and without its checks of integer overflow, which
+    """The interpreter with right operations, and without its checks of integer overflow, which
     masked lanes may run into."""
     builder = its.interpreter_builder
     repairs = {
         "cast_impl": functools.partial(_cast, builder),
         "create_fp_to_fp": functools.partial(_cast_with_rounding, builder),
+        "create_fma": _fused,
+        "create_maxnumf": _past_nan(np.fmax),
+        "create_minnumf": _past_nan(np.fmin),
+        "get_all_ones_value": _all_ones,
         "options": its.InterpreterOptions(sanitize_overflow=False),
     }
     missing = object()
