@@ -4,6 +4,7 @@
         capture     frontend   bytecode and torch calls -> graph, guards, effects
         leave       frontend   code that rebuilds the result; says what the graph must give
         joint       ir         backward recorded behind forward, where a result requires grad
+        share       cache      a graph with an equal key was compiled before: its program serves
         optimize    ir         functionalize, decompose, simplify, cse, dce
         partition   ir         forward and backward graphs
         generate    backend    kernels and program
@@ -32,6 +33,7 @@ from torch import nn
 
 from jitshape.backend.autograd import contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph
+from jitshape.cache import CompiledGraph, GraphCache, graph_key
 from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
 from jitshape.frontend import _evalframe, calibrate, dynamic
 from jitshape.frontend._evalframe import TailCall
@@ -46,7 +48,7 @@ from jitshape.frontend.torchside.ambient import foreign_mode
 from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.values.base import Break, Restart
-from jitshape.ir.graph import Graph
+from jitshape.ir.graph import Alias, Graph
 from jitshape.ir.passes import run_passes
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
@@ -62,6 +64,7 @@ from jitshape.options import Options, environment
 OVERWRITTEN = "modified by an inplace operation"  # what autograd says of a saved tensor
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
 
+_graphs = GraphCache()
 _compilers: weakref.WeakSet[Compiler] = weakref.WeakSet()
 _stance = ["default"]
 _started = False
@@ -179,8 +182,8 @@ class Compiler:
 
     def _tell(self, made: Made, failures: list, seconds: float) -> None:
         """Count, log and record an entry."""
-        counters.count("compiles")
-        if failures:
+        counters.count("graph_hits" if made.shares else "compiles")
+        if failures and not made.shares:
             counters.count("recompiles")
         count = len(self.programs)
         if count == self.options.recompile_limit + 1:
@@ -202,6 +205,7 @@ class Made:
     inputs: tuple[str, ...]
     graph: str
     compiled: Program | None
+    shares: bool  # the graph was compiled before
 
 
 # ---- one compile, stage by stage
@@ -226,19 +230,18 @@ def compile_call(
     captured, exit_ = capture_and_leave(function, slots, options, continuations)
     try:
         _tell_outcome(captured)
-        text, run, inputs, compiled, shared = "", None, (), None, ()
+        text, run, inputs, compiled, shared, shares = "", None, (), None, (), False
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
         if exit_.keys or captured.tracer.trace.graph.nodes:
             graph = finish_graph(captured, exit_.keys)
             if is_detailed() or logs.enabled("graph"):
                 text = print_graph(graph)
                 logs.log("graph", text)
-            with torch._C.DisableTorchFunction():
-                run, compiled = compile_recorded(graph, options, function.__qualname__)
-            run = unseen(run)
             tensors = captured.tracer.graph_inputs()
             inputs = (*(i.source for i in tensors), *symbol_sources(captured, graph))
-            shared = tuple(memory_guards(tensors, graph))
+            made, shares = shared_graph(graph, options, function.__qualname__)
+            run, compiled = unseen(made.run), made.program
+            shared = tuple(memory_guards(tensors, made.mutations, made.aliases))
     finally:
         captured.tracer.close()
     with stage("publish"):
@@ -247,7 +250,7 @@ def compile_call(
     counters.count("symbols", len(captured.symbol_texts()))
     counters.count("guards", len(program.guards))
     _log_entry(captured, program, entry)
-    return Made(program, entry, captured, shown, text, compiled)
+    return Made(program, entry, captured, shown, text, compiled, shares)
 
 
 def capture_and_leave(
@@ -368,6 +371,21 @@ def read_off_inputs(source: Any, inputs: Sequence[Any]) -> bool:
 def symbol_sources(captured: Capture, graph: Graph) -> list[Any]:
     symbols = captured.tracer.symbols
     return [symbols[str(symbol)] for symbol in graph.symbols]
+
+
+def shared_graph(graph: Graph, options: Options, name: str) -> tuple[CompiledGraph, bool]:
+    """The compiled graph, and whether an earlier entry's serves."""
+    own = callable(options.backend)  # a back end of the user's sees every graph
+    key = None if own else graph_key(graph, options.backend, options.memory_plan, name)
+    found = _graphs.find(key)
+    if found is not None:
+        return found, True
+    with torch._C.DisableTorchFunction():
+        run, program = compile_recorded(graph, options, name)
+    aliases = tuple(output for output in graph.outputs if isinstance(output, Alias))
+    made = CompiledGraph(run, program, tuple(graph.mutations), aliases)
+    _graphs.add(key, made)
+    return made, False
 
 
 def compile_recorded(
@@ -562,3 +580,4 @@ def reset() -> None:
     for compiler in list(_compilers):
         compiler.forget()
     dynamic.forget_all()
+    _graphs.clear()

@@ -1,7 +1,7 @@
 """Guards on which inputs share memory, where the graph relies on it.
 
-In: the graph's inputs and the optimized graph, which says what it writes and what it returns as
-views of inputs.  Out: guards.  A written input must overlap no other input, but for those that
+In: the graph's inputs, what the optimized graph writes of them, and what it returns as views of
+them.  Out: guards.  A written input must overlap no other input, but for those that
 shared its memory while tracing, which must go on doing so.  Without writes and views nothing is
 demanded: two inputs may be one tensor or not.  State of modules overlaps other state only where
 its owner ties it, which the trace saw.
@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING
 from jitshape.frontend.checks import Guard, NoOverlap, SharesStorage
 from jitshape.frontend.dynamic import held_by_module
 from jitshape.frontend.sources import Held
-from jitshape.ir.graph import Alias, Graph
+from jitshape.ir.graph import Alias, Mutation
 
 if TYPE_CHECKING:
     from jitshape.frontend.torchside.tracer import GraphInput
 
 
-def memory_guards(inputs: Sequence[GraphInput], graph: Graph) -> Iterator[Guard]:
-    """`inputs` are the first inputs of `graph`, in order."""
+def memory_guards(
+    inputs: Sequence[GraphInput], mutations: Sequence[Mutation], aliases: Sequence[Alias]
+) -> Iterator[Guard]:
+    """For a graph with these inputs, in order, writes to them and views of them."""
     by_storage: dict[int, list[GraphInput]] = {}
     for entry in inputs:
         by_storage.setdefault(_storage(entry), []).append(entry)
-    written = {_storage(inputs[m.input]) for m in graph.mutations}
-    viewed = {_storage(inputs[o.input]) for o in graph.outputs if isinstance(o, Alias)}
+    written = {_storage(inputs[m.input]) for m in mutations}
+    viewed = {_storage(inputs[a.input]) for a in aliases}
     for storage, (first, *others) in by_storage.items():
         if storage in written or storage in viewed:
             for other in others:

@@ -1,0 +1,129 @@
+"""The graph cache: entries whose traces end in the same graph share its compiled program.
+
+In: a recorded graph with the facts that hold of its sizes.  Out: `graph_key`, equal for graphs
+that compile to the same program, and `GraphCache`, which keeps the programs used last.
+Instances of one class, and recompiles that only a guard on a Python object made, end here.
+Invariant: whatever a compile reads of a graph is part of its key; what has no value to compare
+has no key, and is compiled each time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from jitshape.ir.graph import Alias, Graph, Mutation, Node, Value
+from jitshape.ir.symfloat import FloatExpr
+from jitshape.ir.symint import IntExpr
+from jitshape.ir.types import TensorType
+
+KEPT = 128
+_PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledGraph:
+    """`run(*inputs)` gives the outputs; `mutations` and `aliases` say what it does to inputs."""
+
+    run: Callable[..., Any]
+    program: Any
+    mutations: tuple[Mutation, ...]
+    aliases: tuple[Alias, ...]
+
+
+class GraphCache:
+    """The compiled graphs used last, by key."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self.kept = kept
+        self._graphs: OrderedDict[Hashable, CompiledGraph] = OrderedDict()
+
+    def find(self, key: Hashable | None) -> CompiledGraph | None:
+        if key is None or key not in self._graphs:
+            return None
+        self._graphs.move_to_end(key)
+        return self._graphs[key]
+
+    def add(self, key: Hashable | None, graph: CompiledGraph) -> None:
+        if key is not None:
+            self._graphs[key] = graph
+            while len(self._graphs) > self.kept:
+                self._graphs.popitem(last=False)
+
+    def clear(self) -> None:
+        self._graphs.clear()
+
+
+class _NoKey(Exception):
+    """Something in the graph has no value to compare."""
+
+
+def graph_key(graph: Graph, *settings: Hashable) -> Hashable | None:
+    """What a compile of `graph` depends on, `settings` included; None: not to be shared."""
+    try:
+        return (settings, torch.get_default_dtype(), _Keys(graph).key())
+    except _NoKey:
+        return None
+
+
+class _Keys:
+    """Numbers the values of one graph in the order of their definition."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.numbers: dict[Any, int] = {}
+        self.with_gradients = bool(graph.gradients)
+
+    def key(self) -> Hashable:
+        graph = self.graph
+        inputs = tuple(self.defined(value) for value in graph.inputs)
+        nodes = tuple(map(self.node, graph.nodes))
+        outputs = tuple(map(self.leaf, graph.outputs))
+        tracked = tuple(map(self.leaf, graph.differentiated))
+        counts = (graph.returned, graph.gradients)
+        symbols = tuple(map(str, graph.symbols))
+        return inputs, nodes, outputs, tracked, counts, symbols, self.facts()
+
+    def facts(self) -> Hashable:
+        """All that is known of sizes, and the hints that choices are made by."""
+        env = self.graph.env
+        rows = [(s.name, env.algebra.bounds(s.expr), s.expr.hint) for s in env.symbols.values()]
+        return tuple(rows), tuple(str(fact.condition) for fact in env.facts)
+
+    def number(self, thing: Any) -> int:
+        return self.numbers.setdefault(thing, len(self.numbers))
+
+    def defined(self, value: Value) -> Hashable:
+        grad = value.requires_grad if self.with_gradients else None
+        storage = None if value.storage is None else self.number(value.storage)
+        return self.number(value), storage, grad, self.type(value.type)
+
+    def type(self, type_: Any) -> Hashable:
+        if not isinstance(type_, TensorType):
+            return type_.dtype
+        sizes = (*type_.shape, *type_.strides, type_.offset)
+        return tuple(map(str, sizes)), type_.ndim, type_.dtype, type_.device
+
+    def node(self, node: Node) -> Hashable:
+        args, kwargs = self.leaf(node.args), self.leaf(node.kwargs)
+        outs = tuple(map(self.defined, node.outs))
+        return node.op, args, kwargs, outs, node.token, node.backward, str(node.location)
+
+    def leaf(self, x: Any) -> Hashable:
+        if isinstance(x, Value):
+            return "value", self.number(x)
+        if isinstance(x, (IntExpr, FloatExpr)):
+            return "number", str(x)
+        if isinstance(x, (float, complex)):
+            return type(x), repr(x)
+        if isinstance(x, (list, tuple)):
+            return type(x), tuple(map(self.leaf, x))
+        if isinstance(x, dict):
+            return dict, tuple((name, self.leaf(item)) for name, item in x.items())
+        if type(x) in _PLAIN:
+            return type(x), x
+        raise _NoKey(type(x).__name__)
