@@ -49,11 +49,13 @@ from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.values.base import Break, Restart
 from jitshape.ir.graph import Alias, Graph
+from jitshape.ir.ops.registry import OPS
 from jitshape.ir.passes import run_passes
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
 from jitshape.ir.passes.tangents import with_defined_tangents
 from jitshape.ir.printer import fault_excerpt, print_graph
+from jitshape.ir.trace import Trace
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.breaking import break_error, break_record, break_text
@@ -322,7 +324,7 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     """The recorded graph with its outputs, and backward behind it where one requires grad."""
     trace = captured.tracer.trace
     graph = trace.graph
-    graph.outputs = [k.tensor.value if isinstance(k, TensorValue) else k for k in keys]
+    graph.outputs = [*map(output_of(trace, keys), keys)]
     graph.returned = len(keys)
     used = {a.name for size in graph.sizes_used() for a in size.symbols()}
     graph.symbols = [
@@ -348,6 +350,24 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     return graph
 
 
+def output_of(trace: Trace, keys: Sequence[Any]) -> Callable[[Any], Any]:
+    """Gives the graph output of a key.  A detached tensor whose memory is also that of a result
+    or an input that requires grad is a view of it, which does not."""
+    tensors = [k.tensor for k in keys if isinstance(k, TensorValue)]
+    tracked = {t.value for t in (*tensors, *trace.leaves) if t.requires_grad}
+
+    def output(key: Any) -> Any:
+        if not isinstance(key, TensorValue):
+            return key
+        value = key.tensor.value
+        if value in tracked and not key.tensor.requires_grad:
+            value = trace.call(OPS["aten.alias.default"], [value], {})
+        value.requires_grad = key.tensor.requires_grad
+        return value
+
+    return output
+
+
 def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
     """The symbolic tensors that get a tangent: results and written inputs that require grad."""
     leaves = captured.tracer.trace.leaves
@@ -355,8 +375,6 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
         return []
     storages = {t.value.storage for t in leaves}
     results = [k.tensor for k in keys if isinstance(k, TensorValue)]
-    for tensor in results:
-        tensor.value.requires_grad = tensor.requires_grad
     inputs = [i.tensor for i in captured.tracer.inputs]
     written = [t for t in inputs if t.requires_grad and not t.is_leaf and t._version]
     fresh = [t for t in results if t.requires_grad and t.value.storage not in storages]

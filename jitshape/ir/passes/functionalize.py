@@ -308,19 +308,26 @@ class _Functionalizer:
 
     def alias_groups(self, outputs: list[Any], first_hidden: int) -> list[Value]:
         """Of outputs in one storage make all but the one that covers it an OutputAlias; where
-        none does, the storage's root becomes a hidden output.  Returns these."""
+        none does, the storage's root becomes a hidden output.  Returns these.  Outputs that are
+        differentiated stay what they are, but others may be views of them."""
         hidden: list[Value] = []
-        apart = set(self.g.graph.differentiated)
+        differentiated = set(self.g.graph.differentiated)
         groups: dict[Storage, list[int]] = {}
+        owners: dict[Storage, list[int]] = {}
         for place, value in enumerate(outputs):
-            if isinstance(value, Value) and value.node is not None and value not in apart:
-                groups.setdefault(value.storage, []).append(place)  # type: ignore[arg-type]
+            if isinstance(value, Value) and value.node is not None:
+                kind = owners if value in differentiated else groups
+                kind.setdefault(value.storage, []).append(place)  # type: ignore[arg-type]
         for storage, places in groups.items():
-            if len({outputs[place] for place in places}) == 1 or storage not in self.plan.roots:
+            own = owners.get(storage, [])
+            alone = not own and len({outputs[place] for place in places}) == 1
+            if alone or storage not in self.plan.roots:
                 continue
             root = tensor_type(self.plan.roots[storage])
-            same = (p for p in places if _same_view(tensor_type(outputs[p]), root))
-            base = next(same, None)
+            covering = (p for p in (*own, *places) if _same_view(tensor_type(outputs[p]), root))
+            base = next(covering, None)
+            if base is None and own:
+                continue
             if base is None:
                 base = first_hidden + len(hidden)
                 hidden.append(self.plan.roots[storage])
