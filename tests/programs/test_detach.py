@@ -33,3 +33,8 @@ def test_write_to_a_detached_copy():
         return a * y
 
     check(f, *((torch.randn(n, requires_grad=True), torch.randn(n)) for n in (3, 4)))
+
+
+def test_nothing_but_a_detached_input():
+    check(lambda x: x.detach(), (torch.randn(3, requires_grad=True),))
+    check(lambda x: x.detach()[1:], (torch.randn(3, requires_grad=True),))

@@ -362,6 +362,8 @@ class ProgramWriter:
         place = alias.input if isinstance(alias, Alias) else alias.output
         if sources[place].type.dtype != type_.dtype:
             base = f"{base}.view({self._constant(type_.dtype)})"
+        if not alias.requires_grad and isinstance(alias, Alias) and sources[place].requires_grad:
+            base = f"{base}.detach()"
         parts = (self.sizes(type_.shape), self.sizes(type_.strides), self.size(type_.offset))
         return f"as_strided({base}, {', '.join(parts)})"
 
