@@ -9,6 +9,7 @@ from jitshape.ir.ops import (  # noqa: F401
     losses,
     matmul,
     normalization,
+    parts,
     pointwise,
     pools,
     random,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from jitshape.ir.graph import Node, Value
+from jitshape.ir.graph import Node, Value, tensor_type
 from jitshape.ir.strides import is_contiguous, same_layout
 from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType
@@ -37,7 +37,7 @@ def finish(g: Any, node: Node, value: Value, index: int = 0) -> Value:
     type_ = node.outs[index].type
     assert isinstance(type_, TensorType)
     value = cast(g, value, type_.dtype)
-    if same_layout(value.type, type_):  # type: ignore[arg-type]
+    if same_layout(tensor_type(value), type_):
         return value
     contiguous = is_contiguous(type_.shape, type_.strides)
     format = torch.contiguous_format if contiguous else torch.channels_last

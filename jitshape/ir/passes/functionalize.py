@@ -115,7 +115,7 @@ class _Window:
 
 
 def _identity(value: Value) -> Step:
-    return Step("", (), {}, value.type)  # type: ignore[arg-type]
+    return Step("", (), {}, tensor_type(value))
 
 
 class _Functionalizer:
@@ -163,7 +163,7 @@ class _Functionalizer:
         return _Memory(flat, base)
 
     def add_flat_window(self, value: Value, memory: _Memory) -> None:
-        step = geometry_step(value.type, memory.root.offset)  # type: ignore[arg-type]
+        step = geometry_step(tensor_type(value), memory.root.offset)
         self.windows[value] = _Window(memory, None, step)
 
     # ---- reading and writing
@@ -304,7 +304,7 @@ class _Functionalizer:
         if value in self.g.graph.differentiated:
             return value
         owner = self.plan.inputs[value.storage][0]
-        return Alias(owner.index, value.type, value.requires_grad)  # type: ignore[arg-type]
+        return Alias(owner.index, tensor_type(value), value.requires_grad)
 
     def alias_groups(self, outputs: list[Any], first_hidden: int) -> list[Value]:
         """Of outputs in one storage make all but the one that covers it an OutputAlias; where
@@ -315,9 +315,9 @@ class _Functionalizer:
         groups: dict[Storage, list[int]] = {}
         owners: dict[Storage, list[int]] = {}
         for place, value in enumerate(outputs):
-            if isinstance(value, Value) and value.node is not None:
+            if isinstance(value, Value) and value.node is not None and value.storage is not None:
                 kind = owners if value in differentiated else groups
-                kind.setdefault(value.storage, []).append(place)  # type: ignore[arg-type]
+                kind.setdefault(value.storage, []).append(place)
         for storage, places in groups.items():
             own = owners.get(storage, [])
             alone = not own and len({outputs[place] for place in places}) == 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from jitshape.ir.graph import Graph, Node, Value, values_in
+from jitshape.ir.graph import Graph, Node, Value, tensor_type, values_in
 from jitshape.ir.passes import FUNCTIONAL, graph_pass
 from jitshape.ir.rewrite import Rewriter, rewriting
 from jitshape.ir.strides import is_contiguous, same_layout
@@ -235,7 +235,7 @@ def _double_transpose(g: Rewriter, node: Node) -> Value | None:
     inner = node.args[0].node
     if inner is None or inner.op != node.op:
         return None
-    ndim = len(node.outs[0].type.shape)  # type: ignore[union-attr]
+    ndim = tensor_type(node.outs[0]).ndim
     swaps = [{d % max(ndim, 1) for d in call.args[1:]} for call in (inner, node)]
     return inner.args[0] if swaps[0] == swaps[1] else None
 
@@ -251,6 +251,6 @@ def _double_view(g: Rewriter, node: Node) -> Value | None:
     assert isinstance(type_, TensorType)
     if not is_contiguous(type_.shape, type_.strides):
         return None
-    if type_.shape == node.outs[0].type.shape:  # type: ignore[union-attr]
+    if type_.shape == tensor_type(node.outs[0]).shape:
         return source
     return g.emit("aten.view.default", (source, node.args[1]), {}, node.outs[0].type)

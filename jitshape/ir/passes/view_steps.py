@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from jitshape.ir.graph import Node, Value
+from jitshape.ir.graph import Node, Value, tensor_type
 from jitshape.ir.rewrite import Rewriter
 from jitshape.ir.strides import is_contiguous
 from jitshape.ir.types import TensorType, contiguous_strides
@@ -177,15 +177,15 @@ def _slices(node: Node) -> list[Step]:
 def _selects(node: Node) -> list[Step]:
     dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     return [
-        Step("aten.select.int", (dim, index), {}, out.type)  # type: ignore[arg-type]
+        Step("aten.select.int", (dim, index), {}, tensor_type(out))
         for index, out in enumerate(node.outs)
     ]
 
 
 def _narrow(node: Node) -> list[Step]:
     _, dim, start, length = node.args
-    out = node.outs[0].type
-    return [Step("aten.slice.Tensor", (dim, start, start + length), {}, out)]  # type: ignore
+    out = tensor_type(node.outs[0])
+    return [Step("aten.slice.Tensor", (dim, start, start + length), {}, out)]
 
 
 _PIECES: dict[str, Callable[[Node], list[Step]]] = {
