@@ -3,7 +3,8 @@
 In: a route per thread, `route(code, function)`.  Its answer decides about the frame: None (run it,
 and do not ask about this code again), False (run it), a code object (run that instead, swapped in
 place), or a callable (called with the function and its argument slots for the frame's result).
-While a route or what it returned runs, this thread's frames are not routed.
+While a route or what it returned runs, this thread's frames are not routed, and neither are those of
+audit, trace and profile functions, which the interpreter calls at any moment.
 The evaluation function is replaced only while some thread has a route, and the one found there is
 restored and used in between. */
 #ifndef JITSHAPE_FRAMES_H
@@ -262,7 +263,8 @@ static PyObject *
 hook(PyThreadState *ts, Frame *f, int throwflag)
 {
     Route *r = route;
-    if (r == NULL || routing || throwflag || f->owner != FRAME_OWNED_BY_THREAD || !AT_START(f)) {
+    if (r == NULL || routing || ts->tracing || throwflag || f->owner != FRAME_OWNED_BY_THREAD ||
+        !AT_START(f)) {
         return evaluate(ts, f, throwflag);
     }
     PyObject *code = (PyObject *)FRAME_CODE(f);

@@ -8,6 +8,7 @@ Invariant: results, strides and gradients as those of the torch function.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -173,6 +174,36 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False
     with torch.no_grad():
         noise = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
     return x * noise
+
+
+# ---- losses
+
+
+def _loss(function: Callable, kernel: Callable, parameter: str | None = None) -> None:
+    """Tensors of one shape need no broadcasting, in which C++ asks whether sizes are 1."""
+
+    def loss(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(input, target, *args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        unusual = any(given.get(n) is not None for n in ("size_average", "reduce", "weight"))
+        if unusual or not _symbolic(input, target) or input.shape != target.shape:
+            return NotImplemented
+        if given.get("beta") == 0:  # torch takes l1_loss
+            return NotImplemented
+        reduction = torch.nn._reduction.get_enum(given["reduction"])
+        more = () if parameter is None else (given[parameter],)
+        return kernel(input, target, reduction, *more)
+
+    signature = inspect.signature(function)
+    loss.__name__ = function.__name__
+    replaces(function)(loss)
+
+
+_loss(torch.nn.functional.mse_loss, torch._C._nn.mse_loss)
+_loss(torch.nn.functional.l1_loss, torch._C._nn.l1_loss)
+_loss(torch.nn.functional.smooth_l1_loss, torch._C._nn.smooth_l1_loss, "beta")
+_loss(torch.nn.functional.huber_loss, torch._C._nn.huber_loss, "delta")
 
 
 # ---- resampling

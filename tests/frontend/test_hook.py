@@ -97,6 +97,23 @@ def test_other_threads_are_left_alone():
     assert results == [(1, 2, (), 5, {}), "routed"]
 
 
+def test_audit_and_trace_functions_are_left_alone():
+    heard = []
+
+    def listen(*event):
+        if event[0] == "tests.hook" or event[1] == "call":
+            heard.append(event[0])
+
+    sys.addaudithook(listen)  # stays for good, and hears of nothing else
+    with routed(route_to(listen.__code__, lambda function, slots: heard.append("routed"))):
+        sys.audit("tests.hook", 1)
+        previous = sys.getprofile()
+        sys.setprofile(listen)
+        add(1)
+        sys.setprofile(previous)
+    assert heard[0] == "tests.hook" and len(heard) > 1 and "routed" not in heard
+
+
 def test_watch_reports_code_called_from_c():
     def key(x):
         return -x

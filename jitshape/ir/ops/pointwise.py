@@ -6,6 +6,7 @@ needs more has a class.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -257,8 +258,22 @@ def _clamp(b, x, low=None, high=None):
     return x if high is None else b.minimum(x, high)
 
 
+@functools.cache
+def _heeds_nan() -> bool:
+    """Whether this torch's clamp gives nan for a single number that is nan; torch 2.11 does not."""
+    return bool(torch.zeros(1, dtype=torch.float32, device="cpu").clamp(max=math.nan).isnan())
+
+
+def _clamp_to_numbers(b, x, low=None, high=None):
+    bound = high if low is None else low
+    clamped = _clamp(b, x, low, high)
+    if None not in (low, high) or _heeds_nan():
+        return clamped
+    return b.where(b.ne(bound, bound), x, clamped)
+
+
 pointwise_table(
-    {"aten.clamp.default": _clamp, "aten.clamp.Tensor": _clamp},
+    {"aten.clamp.default": _clamp_to_numbers, "aten.clamp.Tensor": _clamp},
     operands=3,
 )
 pointwise_table(
