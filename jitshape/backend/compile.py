@@ -24,6 +24,7 @@ from jitshape.backend.launch import Launcher, launchers
 from jitshape.backend.loops import Kernel
 from jitshape.backend.lower import root
 from jitshape.backend.memory import MemoryPlan, Step, peak_bytes, plan_memory
+from jitshape.backend.pieces import build_pieces
 from jitshape.backend.scans import build_scan
 from jitshape.backend.schedule import Schedule, schedule
 from jitshape.backend.text import kernel_text
@@ -165,8 +166,13 @@ def _calls(plan: Schedule) -> list[Call]:
         if group.extern is not None:
             calls.append(group.extern)
         else:
-            build = build_scan if group.units[0].alone else build_kernel
-            calls.append(build(plan, axes, group, f"{_title(group)}_{next(count)}"))
+            name = f"{_title(group)}_{next(count)}"
+            if group.units[0].pieces:
+                calls += build_pieces(plan, axes, group, name)
+            elif group.units[0].alone:
+                calls.append(build_scan(plan, axes, group, name))
+            else:
+                calls.append(build_kernel(plan, axes, group, name))
     return calls
 
 

@@ -50,9 +50,23 @@ class Read:
     root_index: Index | None
 
 
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A part of a value that is put together: `value`'s element at an index of `space` is the
+    whole's at `place(index)`."""
+
+    value: Value
+    place: Callable[[Index], Index]
+    space: Space
+    axes: tuple[Size, ...]
+    reads: tuple[Read, ...]
+    positions: tuple[Size, ...]
+
+
 @dataclass(eq=False)
 class Unit:
-    """One value computed with everything inlined into it."""
+    """One value computed with everything inlined into it; `pieces`: its parts, where each is
+    computed by itself."""
 
     value: Value
     position: int
@@ -61,6 +75,7 @@ class Unit:
     reads: tuple[Read, ...]
     positions: tuple[Size, ...]  # expressions used as numbers
     weight: int
+    pieces: tuple[Piece, ...] = ()
 
     @property
     def node(self) -> Node:
@@ -74,7 +89,7 @@ class Unit:
     @property
     def alone(self) -> bool:
         """Whether the value needs loops of its own, which nothing else fits into."""
-        return family(self.node) == "scan"
+        return bool(self.pieces) or family(self.node) == "scan"
 
 
 @dataclass(eq=False)

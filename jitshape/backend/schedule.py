@@ -20,6 +20,7 @@ from jitshape.backend.fusion import (
     Axes,
     Fusion,
     Group,
+    Piece,
     Read,
     Space,
     Unit,
@@ -189,11 +190,32 @@ class _Scheduler:
         space = Space(value.type.shape, (False,) * value.type.ndim)
         if family(node) == "reduction":
             space = reduced(node).space
+        if value in self.required and family(node) == "index" and OPS[node.op].has("pieces"):
+            return self._put_together(value, position, space)
         unit = self._lowered(value, position, space)
         if unit.alone:
             return unit
         finer = self._finer(unit)
         return unit if finer == space else self._lowered(value, position, finer)
+
+    def _put_together(self, value: Value, position: int, space: Space) -> Unit:
+        """A value in memory whose parts are computed one by one."""
+        node = value.node
+        assert node is not None
+        pieces: list[Piece] = []
+        weight = 0
+        for part, place in OPS[node.op].pieces(*node.args, **node.kwargs):
+            builder = Builder(self.algebra)
+            recorder = _Recorder(self, builder)
+            own = Space(part.type.shape, (False,) * part.type.ndim)
+            axes = self.axes.of("p", own.dims)
+            Lowering(builder, recorder.leaf, extents_of(axes, own.dims)).element(part, axes)
+            cost, positions = recorder.weigh()
+            weight += cost
+            pieces.append(Piece(part, place, own, axes, tuple(recorder.reads), positions))
+        reads = tuple(read for piece in pieces for read in piece.reads)
+        axes = self.axes.of("p", space.dims)
+        return Unit(value, position, space, axes, reads, (), weight, tuple(pieces))
 
     def _lowered(self, value: Value, position: int, space: Space) -> Unit:
         node = value.node

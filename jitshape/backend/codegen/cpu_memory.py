@@ -32,7 +32,11 @@ def bind_buffers(g: Generator) -> None:
     """Read the pointers; make this thread's scratch."""
     position = 0
     for buffer in g.kernel.buffers:
-        if buffer.role == "scratch":
+        if _in_registers(buffer):
+            kind = memory_kind(buffer.dtype)
+            g.buffers[buffer] = g.name(buffer.name)
+            g.allocas.append(f"  {g.buffers[buffer]} = alloca {kind}, i64 {buffer.extent}")
+        elif buffer.role == "scratch":
             count = g.size(buffer.extent) * (BITS[memory_kind(buffer.dtype)] // 8)
             g.declarations.update(("declare ptr @malloc(i64)", "declare void @free(ptr)"))
             g.buffers[buffer] = g.emit(buffer.name, f"call ptr @malloc({count})", "ptr").text
@@ -42,9 +46,14 @@ def bind_buffers(g: Generator) -> None:
             position += 1
 
 
+def _in_registers(buffer: Buffer) -> bool:
+    """Scratch so small that LLVM may keep it in registers."""
+    return buffer.role == "scratch" and buffer.extent == 1
+
+
 def free_scratch(g: Generator) -> None:
     for buffer in g.kernel.buffers:
-        if buffer.role == "scratch":
+        if buffer.role == "scratch" and not _in_registers(buffer):
             g.line(f"call void @free(ptr {g.buffers[buffer]})")
 
 

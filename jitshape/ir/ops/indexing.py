@@ -164,6 +164,15 @@ class Cat:
             strides = dense(tuple(shape), CHANNELS_LAST_ORDER[len(shape)])
         return TensorType(tuple(shape), strides, promote(tensors), first.device)
 
+    def pieces(tensors, dim=0):
+        rank = max(t.type.ndim for t in tensors)
+        kept = [t for t in tensors if rank == 1 or t.type.shape != (0,)]
+        dim = wrap_dim(dim, rank)
+        start: Size = 0
+        for part in kept:
+            yield part, _shifted(dim, start)
+            start = start + part.type.shape[dim]
+
     def samples():
         x = torch.randn(2, 3)
         return [(([x, torch.randn(2, 5)], 1), {}), (([x, x.double()],), {})]
@@ -180,9 +189,22 @@ class Stack:
         shape = (*first.shape[:dim], len(tensors), *first.shape[dim:])
         return fresh(shape, promote(tensors), first.device)
 
+    def pieces(tensors, dim=0):
+        dim = wrap_dim(dim, tensors[0].type.ndim + 1)
+        for number, part in enumerate(tensors):
+            yield part, _inserted(dim, number)
+
     def samples():
         x = torch.randn(2, 3)
         return [(([x, x], 1), {}), (([x, x, x], -1), {})]
+
+
+def _shifted(dim: int, start: Size) -> Callable[[tuple], tuple]:
+    return lambda index: (*index[:dim], index[dim] + start, *index[dim + 1 :])
+
+
+def _inserted(dim: int, number: int) -> Callable[[tuple], tuple]:
+    return lambda index: (*index[:dim], number, *index[dim:])
 
 
 # ---- rearranging

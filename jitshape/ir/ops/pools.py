@@ -253,6 +253,14 @@ def means(
     return Means(w, count_include_pad, divisor_override)
 
 
+def _quotient(b: Any, total: Any, count: Any) -> Any:
+    """The mean, rounded towards 0 where it is an integer."""
+    if total.dtype.is_floating_point:
+        return b.div(total, count)
+    wide = b.div(b.cast(total, torch.float64), b.cast(count, torch.float64))
+    return b.cast(b.trunc(wide), total.dtype)
+
+
 @index_op("aten.avg_pool2d.default")
 class AvgPool:
     def type(env, x, *args):
@@ -269,7 +277,7 @@ class AvgPool:
             if inside is not None:
                 value = b.where(inside, value, b.cast(b.scalar(0), value.dtype))
             total = value if total is None else b.add(total, value)
-        return b.div(total, m.share(b, (i, j), sizes, total.dtype))
+        return _quotient(b, total, m.share(b, (i, j), sizes, total.dtype))
 
     def samples():
         x = torch.randn(2, 3, 7, 9)
@@ -295,7 +303,7 @@ class AvgPoolBackward:
         for kh, kw in m.windows.elements():
             window, exists = _covering(b, m.windows, (i, j), kh, kw, grad.type.shape[-2:])
             share = load(grad, (*lead, *window), exists)
-            share = b.div(share, m.share(b, window, x.type.shape[-2:], share.dtype))
+            share = _quotient(b, share, m.share(b, window, x.type.shape[-2:], share.dtype))
             share = b.where(exists, share, b.cast(b.scalar(0), share.dtype))
             total = share if total is None else b.add(total, share)
         return total
