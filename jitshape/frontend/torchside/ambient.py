@@ -26,12 +26,14 @@ ALWAYS = ("grad_mode", "inference_mode", "default_dtype", "dispatch_keys", "func
 
 
 def foreign_mode() -> str:
-    """What wants to see every call of torch: a mode of the user's, or a transform of functorch;
-    "" if nothing does.  The mode behind a default device only changes arguments."""
+    """What wants to see every call of torch: a mode of the user's, a transform of functorch,
+    hooks on saved tensors (checkpoint); "" if nothing does.  The mode behind a default device only changes arguments."""
     if torch._C._len_torch_dispatch_stack():
         return "a dispatch mode"
     if AMBIENT["functorch"]():
         return "a functorch transform"
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return "a pair of hooks on saved tensors"
     if torch._C._len_torch_function_stack():
         for mode in torch.overrides._get_current_function_mode_stack():
             if type(mode) is not DeviceContext:

@@ -109,6 +109,7 @@ BREAKS: dict[Any, str] = {
     torch.Tensor.share_memory_: _REASON_RUN,
     torch.Tensor.set_: "it changes the memory of a tensor",
     torch.Tensor.resize_: "it changes the memory of a tensor",
+    torch._C._autograd._push_saved_tensors_default_hooks: "hooks would see tensors of the graph",
     torch.from_numpy: _REASON_RUN,
     torch.save: "input and output",
     torch.load: "input and output",
