@@ -10,7 +10,7 @@ import itertools
 import linecache
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
@@ -29,7 +29,7 @@ from jitshape.backend.scans import build_scan
 from jitshape.backend.schedule import Schedule, schedule
 from jitshape.backend.text import kernel_text
 from jitshape.ir.evaluate import evaluate
-from jitshape.ir.graph import Graph, Node, Value, map_leaves, tensor_type
+from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, map_leaves, tensor_type
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, IntExpr, Size
@@ -131,13 +131,20 @@ def simplify_sizes(graph: Graph) -> None:
             known[x] = env.algebra.substitute(env.simplify(x), {})
         return known[x]
 
+    def simpler(old: Any) -> Any:
+        if not isinstance(old, TensorType):
+            return old
+        parts = map_leaves(leaf, (old.shape, old.strides, old.offset))
+        if parts == (old.shape, old.strides, old.offset):
+            return old
+        shape, strides, offset = parts
+        return TensorType(shape, strides, old.dtype, old.device, offset)
+
     def retype(value: Value) -> None:
-        old = value.type
-        if isinstance(old, TensorType):
-            parts = map_leaves(leaf, (old.shape, old.strides, old.offset))
-            if parts != (old.shape, old.strides, old.offset):
-                shape, strides, offset = parts
-                value.type = TensorType(shape, strides, old.dtype, old.device, offset)
+        value.type = simpler(value.type)
+
+    def output(x: Any) -> Any:
+        return replace(x, type=simpler(x.type)) if isinstance(x, (Alias, OutputAlias)) else leaf(x)
 
     for value in graph.inputs:
         retype(value)
@@ -145,7 +152,7 @@ def simplify_sizes(graph: Graph) -> None:
         node.args, node.kwargs = map_leaves(leaf, (node.args, node.kwargs))
         for out in node.outs:
             retype(out)
-    graph.outputs = [leaf(output) for output in graph.outputs]
+    graph.outputs = [output(x) for x in graph.outputs]
 
 
 def _shared(backend: str, kernels: Sequence[Kernel]) -> list[Launcher]:

@@ -98,3 +98,19 @@ def test_a_loop_from_a_symbolic_start() -> None:
         return out
 
     check(f, *[(torch.rand(20, 7), start) for start in range(6)], compiles=2)
+
+
+def test_sizes_that_depend_on_data() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        counts = torch.bincount(x.abs().view(-1))
+        runs = torch.unique_consecutive(x.sort()[0])
+        return x.unique(), x.unique().sum(), x.unique(return_counts=True), counts, runs
+
+    check(f, *[(torch.randint(-9, 9, (n, 4)),) for n in (3, 5, 6)], compiles=2)
+
+
+def test_views_of_a_size_that_specialises() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        return torch.meshgrid(x, x, indexing="ij"), torch.tensor(x.shape[0])
+
+    check(f, *[(torch.randn(n),) for n in (3, 5, 8)], compiles=3)

@@ -216,3 +216,20 @@ def test_parameter_lists_and_dicts() -> None:
         (torch.randn(3, 4),),
         parameters=lambda: list(model.parameters()),
     )
+
+
+def test_checkpointed_blocks() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    layer = nn.Linear(4, 4)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda y: torch.sin(layer(y)) * y, x * 2, use_reentrant=False) + 1
+
+    compiled = jitshape.compile(f)
+    for n in (3, 5, 8):
+        x, y = (torch.ones(n, 4, requires_grad=True) for _ in range(2))
+        assert_same(f(x), compiled(y))
+        f(x).sum().backward()
+        compiled(y).sum().backward()
+        assert_same(x.grad, y.grad)

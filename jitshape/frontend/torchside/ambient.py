@@ -27,7 +27,8 @@ ALWAYS = ("grad_mode", "inference_mode", "default_dtype", "dispatch_keys", "func
 
 def foreign_mode() -> str:
     """What wants to see every call of torch: a mode of the user's, a transform of functorch,
-    hooks on saved tensors (checkpoint); "" if nothing does.  The mode behind a default device only changes arguments."""
+    hooks on saved tensors (checkpoint); "" if nothing does.  The mode behind a default device
+    only changes arguments."""
     if torch._C._len_torch_dispatch_stack():
         return "a dispatch mode"
     if AMBIENT["functorch"]():

@@ -22,8 +22,8 @@ LARGEST = 1 << 24  # elements of a tensor that may be materialised
 SHIFTS = ((3, 2), (5, 3))  # the other assignments: factors of symbols by parity of their number
 
 
-def materialise(env: Any, tree: Any, number: Callable[[Size], int]) -> Any:
-    """Arguments with zeros for tensors and numbers for sizes."""
+def materialise(env: Any, tree: Any, number: Callable[[Size], int], distinct: bool) -> Any:
+    """Arguments with zeros for tensors, or `distinct` values, and numbers for sizes."""
 
     def leaf(x: Any) -> Any:
         if type(x) is IntExpr:
@@ -36,14 +36,22 @@ def materialise(env: Any, tree: Any, number: Callable[[Size], int]) -> Any:
         strides = [number(s) for s in x.type.strides]
         if math.prod(shape) > LARGEST:
             return torch.empty_strided(shape, strides, dtype=x.type.dtype, device="meta")
-        return torch.empty_strided(shape, strides, dtype=x.type.dtype).zero_()
+        made = torch.empty_strided(shape, strides, dtype=x.type.dtype).zero_()
+        return made.copy_(torch.arange(made.numel()).view(shape)) if distinct else made
 
     return map_leaves(leaf, tree)
 
 
-def run(env: Any, func: Any, args: Any, kwargs: Any, number: Callable[[Size], int]) -> Any:
+def run(
+    env: Any,
+    func: Any,
+    args: Any,
+    kwargs: Any,
+    number: Callable[[Size], int],
+    distinct: bool = False,
+) -> Any:
     with torch._C._DisableTorchDispatch(), torch.no_grad():
-        real_args, real_kwargs = materialise(env, (list(args), dict(kwargs)), number)
+        real_args, real_kwargs = materialise(env, (list(args), dict(kwargs)), number, distinct)
         return func(*real_args, **real_kwargs)
 
 
@@ -83,6 +91,9 @@ def eager_error(env: Any, func: Any, args: Any, kwargs: Any, error: Exception) -
 def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, bool]:
     """(types of the outputs, whether there is one that is not in a list)."""
     result = run(env, func, args, kwargs, _at_call(env))
+    varied = _rows(result)
+    if torch.Tag.dynamic_output_shape in func.tags:  # sizes depend on the values
+        varied = _rows(run(env, func, args, kwargs, _at_call(env), distinct=True))
     numbers = [_shifted(env, factors) for factors in SHIFTS]
     others = []
     for number in numbers:
@@ -99,6 +110,8 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
             continue
         shape = tuple(
             _size(env, size, place, dim, others, numbers, candidates)
+            if varied[place].shape[dim] == size
+            else env.unbacked()
             for dim, size in enumerate(tensor.shape)
         )
         order = sorted(reversed(range(tensor.ndim)), key=lambda d, t=tensor: t.stride(d))
