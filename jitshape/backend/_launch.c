@@ -209,6 +209,8 @@ static PyTypeObject LauncherType = {
     .tp_members = launcher_members,
 };
 
+#include "_gemm.h"
+
 static PyObject *
 use_exchange(PyObject *module, PyObject *capsule)
 {
@@ -253,13 +255,14 @@ static struct PyModuleDef module_def = {
 PyMODINIT_FUNC
 PyInit__launch(void)
 {
-    if (PyType_Ready(&LauncherType) < 0) {
+    if (PyType_Ready(&LauncherType) < 0 || PyType_Ready(&GemmType) < 0) {
         return NULL;
     }
     data_ptr_name = PyUnicode_InternFromString("data_ptr");
     PyObject *module = PyModule_Create(&module_def);
     if (module == NULL || data_ptr_name == NULL ||
-        PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) < 0) {
+        PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) < 0 ||
+        PyModule_AddObjectRef(module, "Gemm", (PyObject *)&GemmType) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from jitshape.backend.blas import Product, product
 from jitshape.backend.externs import extern_callable
 from jitshape.backend.faults import check_faults, new_fault
 from jitshape.backend.kernels import KernelCall
@@ -219,6 +220,10 @@ class ProgramWriter:
         self.lines.append(f"{name} = empty({shape}, {strides}, dtype={dtype}{where})")
 
     def _extern(self, node: Node) -> None:
+        found = product(node, self.algebra)
+        if found is not None:
+            self._product(node, found)
+            return
         target, has_out = extern_callable(node)
         name = self._bind_global(("op", node.op), node.op.split(".")[1], target)
         args = [self.argument(arg) for arg in node.args]
@@ -236,6 +241,21 @@ class ProgramWriter:
         if told:
             self._bind_results(node, told)
             self._assert(told)
+
+    def _product(self, node: Node, p: Product) -> None:
+        """A matrix product on memory: no operand is made a view."""
+        layout = (p.call.transpose_a, p.call.transpose_b)
+        letters = "".join("nt"[flag] for flag in layout)
+        op = node.op.split(".")[1]
+        name = self._bind_global((op, letters, p.call.item_size), f"{op}_{letters}", p.call)
+        self._allocate(node.outs[0])
+        tensors = [node.outs[0], p.a.base, p.b.base]
+        args = [self.name(value) for value in tensors]
+        args += [self.tensor(p.bias)] if p.bias is not None else []
+        numbers = (*p.sizes, p.a.leading, p.b.leading, p.a.shift, p.b.shift)
+        args += [self.size(number) for number in numbers]
+        where = f"  # {node.location}" if node.location else ""
+        self.lines.append(f"{name}({', '.join(args)}){where}")
 
     def _bind_results(self, node: Node, told: set[Atom]) -> None:
         """Lines that read the symbols that a call's results tell."""
