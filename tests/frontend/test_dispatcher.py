@@ -118,6 +118,21 @@ def test_entries_are_tried_in_order_and_can_be_removed():
     assert d.entries == () and d(1)[0] == "miss"
 
 
+def test_the_entry_of_the_last_call_is_tried_first():
+    d = dispatcher(simple)
+    a = S.Local(0, "a")
+    large = d.add_entry(guard_program([(a, C.TypeIs(int))]), lambda: "int")
+    d.add_entry(guard_program([(a, C.TypeIs(str))]), lambda: "str")
+    d.add_entry(guard_program([(a, C.Equals(1))]), lambda: "one")
+    assert [d(1), d("x"), d("y"), d(1)] == ["int", "str", "str", "int"]
+    d.remove_entry(large)
+    assert [d(1), d(1)] == ["one", "one"]
+    d.add_entry(guard_program([(a, C.TypeIs(int))]), lambda: "int", at_front=True)
+    assert [d("x"), d(2), d(1)] == ["str", "int", "int"]
+    d.clear()
+    assert d(1)[0] == "miss"
+
+
 def test_new_code_forgets_entries():
     def f(a):
         return a
