@@ -356,12 +356,22 @@ class UpsampleNearest:
             if scale is not None:
                 step = b.const(1 / scale, torch.float32)
             source = b.trunc(b.mul(b.cast(b.index(place), torch.float32), step))
-            at.append(b.indirect(b.minimum(b.cast(source, torch.int64), b.index(size - 1))))
+            found = b.minimum(b.cast(source, torch.int64), b.index(size - 1))
+            # the number of steps, if it is 1 or 2, counts before the scale
+            for steps in (2, 1):
+                whole = b.eq(b.index(new), b.index(size * steps))
+                found = b.where(whole, b.index(place // steps), found)
+            at.append(b.indirect(found))
         return load(x, (*lead, *at))
 
     def samples():
         x = torch.randn(2, 3, 4, 5)
-        return [((x, [8, 10], 2.0, 2.0), {}), ((x, [7, 3]), {}), ((x, [6, 7], 1.5, 1.5), {})]
+        return [
+            ((x, [8, 10], 2.0, 2.0), {}),
+            ((x, [7, 3]), {}),
+            ((x, [6, 7], 1.5, 1.5), {}),
+            ((x, [4, 10], 1.2, 2.1), {}),
+        ]
 
 
 class _Resampled:
