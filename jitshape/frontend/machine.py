@@ -39,6 +39,7 @@ from jitshape.frontend.values.base import (
     Raised,
     Restart,
     Value,
+    data_dependent,
 )
 
 STEP_LIMIT = 20_000_000
@@ -524,11 +525,6 @@ class Machine(Protocols):
         if cell.real is not None:
             self.effects.touch(cell)
         cell.content, cell.loaded = value, True
-
-
-def data_dependent(error: DataDependent) -> Break:
-    """A decision that only a run can make ends the graph before it."""
-    return Break("data_dependent", f"{error.what}: {error.because}", error.avoid)
 
 
 def trace(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
-from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.values.base import Break, Value, data_dependent
 from jitshape.ir import symfloat, symnode
 from jitshape.ir.conditions import BoolExpr, compare
 from jitshape.ir.shape_env import ShapeEnv
@@ -65,7 +65,7 @@ def answer(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except DataDependent as error:
-        raise Break("data_dependent", str(error)) from error
+        raise data_dependent(error) from error
 
 
 class SymbolicNumber(Value):

@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterable
 from types import CellType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from jitshape.errors import DataDependent
 from jitshape.frontend.sources import Source
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class Break(Exception):
         self.kind, self.reason, self.remedy = kind, reason, remedy
         self.frames: list[Any] = []  # FrameSnapshots, innermost first: the machine's
         self.restart: int | None = None  # step to break at in a second trace, if not resumable
+
+
+def data_dependent(error: DataDependent) -> Break:
+    """A decision that only a run can make ends the graph before it."""
+    return Break("data_dependent", f"{error.what}: {error.because}", error.avoid)
 
 
 class Restart(Exception):
