@@ -109,7 +109,7 @@ def can_inline(value: Value) -> bool:
         return False
     kind, block = family(node), OPS.get(node.op)
     if node.op in MOVEMENT:
-        return not _masks(node)
+        return _has_arithmetic(node.outs[0]) and not _masks(node)
     if kind == "index":
         return OPS[node.op].has("source")
     if kind == "factory":

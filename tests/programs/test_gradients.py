@@ -156,3 +156,11 @@ def test_half_precision_training() -> None:
         return torch.randn(n, 8).bfloat16(), w
 
     check(f, call(3), call(5), call(6), compiles=2)
+
+
+def test_through_complex_numbers() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        y = torch.fft.rfft(x)
+        return y.abs(), torch.view_as_real(y * 2).flip(0), torch.cat([y, y]).real
+
+    check(f, *[(leaf(n, 8),) for n in (3, 5, 6)], compiles=2)
