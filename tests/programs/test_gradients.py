@@ -164,3 +164,10 @@ def test_through_complex_numbers() -> None:
         return y.abs(), torch.view_as_real(y * 2).flip(0), torch.cat([y, y]).real
 
     check(f, *[(leaf(n, 8),) for n in (3, 5, 6)], compiles=2)
+
+
+def test_padding_by_reflection() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x, (1, 2, 0, 1), mode="reflect")
+
+    check(f, *[(leaf(2, 3, n, n),) for n in (6, 8, 9)], compiles=2)

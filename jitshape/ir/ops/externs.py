@@ -163,4 +163,9 @@ def _size(
             return candidate
     if not candidates or all(s == size for s in seen):
         return size
+    for candidate in candidates:  # padding adds a number
+        at_call = env.actual(candidate)
+        more = size - at_call if at_call is not None else 0
+        if more and all(s == number(candidate) + more for s, number in zip(seen, numbers)):
+            return candidate + more
     return env.unbacked()
