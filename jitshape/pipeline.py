@@ -17,14 +17,12 @@ user's own result, a warning and a counted fallback (`suppress_errors`), or in a
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +52,7 @@ from jitshape.ir.passes import run_passes
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
 from jitshape.ir.passes.tangents import with_defined_tangents
-from jitshape.ir.printer import fault_excerpt, print_graph
+from jitshape.ir.printer import print_graph
 from jitshape.ir.trace import Trace
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
@@ -62,6 +60,7 @@ from jitshape.observe.breaking import break_error, break_record, break_text
 from jitshape.observe.explaining import compile_record, recompile_failures
 from jitshape.observe.records import FallbackRecord, is_detailed, record
 from jitshape.options import Options, environment
+from jitshape.stages import Native, collection_deferred, stage
 
 OVERWRITTEN = "modified by an inplace operation"  # what autograd says of a saved tensor
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
@@ -211,15 +210,6 @@ class Made:
 
 
 # ---- one compile, stage by stage
-
-
-class Native(Exception):
-    """This call runs as plain Python: it raises (so that the traceback is the user's), or no
-    code can leave the trace.  `program` holds for all calls of which that is known."""
-
-    def __init__(self, reason: str, fallback: bool, program: GuardProgram | None = None) -> None:
-        super().__init__(reason)
-        self.reason, self.fallback, self.program = reason, fallback, program
 
 
 def compile_call(
@@ -488,33 +478,6 @@ def example_inputs(graph: Graph) -> list[Any]:
         for t in types_
     ]
     return [*tensors, *actual(graph.symbols)]
-
-
-@contextmanager
-def collection_deferred() -> Iterator[None]:
-    """Without the garbage collector, which would look at every object of the program, again and
-    again, because a compile makes many."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
-@contextmanager
-def stage(name: str) -> Iterator[None]:
-    """Time a stage, and name it in errors that are not the user's and not catalogued."""
-    with counters.timed(name):
-        try:
-            yield
-        except (Native, Restart, JitshapeError, RecursionError, KeyboardInterrupt, MemoryError):
-            raise
-        except Break as stop:
-            raise Native(f"{stop.kind}: {stop.reason}", fallback=True) from stop
-        except Exception as error:
-            raise InternalError(name, error, fault_excerpt(error)) from error
 
 
 def _log_pass(name: str, graph: Graph) -> None:

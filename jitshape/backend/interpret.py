@@ -10,6 +10,7 @@ buffer the kernel stores to: then it runs step by step.  Indices are checked aga
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -313,11 +314,11 @@ _ATOM: dict[str, Callable[[Array, Array], Array]] = {
     "max": np.maximum,
     "min": np.minimum,
 }
-_EVALUATE: dict[type, Callable[[_Run, Scalar], Array]] = {
-    loops.Literal: _Run.literal,  # type: ignore[dict-item]
-    loops.IndexValue: _Run.index_value,  # type: ignore[dict-item]
-    loops.SizeArgument: _Run.argument,  # type: ignore[dict-item]
-    loops.Carry: _Run.carry,  # type: ignore[dict-item]
-    loops.Load: _Run.load,  # type: ignore[dict-item]
-    loops.Apply: _Run.apply,  # type: ignore[dict-item]
+_EVALUATE: dict[type, Callable[[_Run, Any], Array]] = {
+    loops.Literal: _Run.literal,
+    loops.IndexValue: _Run.index_value,
+    loops.SizeArgument: _Run.argument,
+    loops.Carry: _Run.carry,
+    loops.Load: _Run.load,
+    loops.Apply: _Run.apply,
 }

@@ -29,9 +29,9 @@ CHANNELS_LAST_FORMAT = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 def generic(size: Size) -> Size:
     """`size` with every Max(s, 1) written s."""
-    if type(size) is int:
+    if type(size) is not IntExpr:
         return size
-    algebra = size.algebra  # type: ignore[union-attr]
+    algebra = size.algebra
     key = ("generic", size)
     known = algebra.memo.get(key)
     if known is None:
@@ -156,8 +156,8 @@ def broadcast(env: Any, *shapes: Shape) -> Shape:
 def row_major(shape: Shape) -> Shape:
     """Contiguous strides, remembered as long as the sizes live."""
     for size in shape:
-        if type(size) is not int:
-            memo = size.algebra.memo  # type: ignore[union-attr]
+        if type(size) is IntExpr:
+            memo = size.algebra.memo
             known = memo.get(shape)
             if known is None:
                 known = memo[shape] = contiguous_strides(shape)

@@ -235,9 +235,10 @@ class Algebra:
             return None
         if a is b:
             return 1
-        if len(b.terms) != 1:  # type: ignore[union-attr]
+        assert type(b) is IntExpr
+        if len(b.terms) != 1:
             return None
-        divisor, factor = b.terms[0]  # type: ignore[union-attr]
+        divisor, factor = b.terms[0]
         out: list[tuple[Monomial, int]] = []
         for monomial, coefficient in self.terms(a):
             if coefficient % factor:
