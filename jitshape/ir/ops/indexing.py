@@ -164,6 +164,7 @@ class Cat:
             strides = dense(tuple(shape), CHANNELS_LAST_ORDER[len(shape)])
         return TensorType(tuple(shape), strides, promote(tensors), first.device)
 
+    @staticmethod
     def pieces(tensors, dim=0):
         rank = max(t.type.ndim for t in tensors)
         kept = [t for t in tensors if rank == 1 or t.type.shape != (0,)]
@@ -189,6 +190,7 @@ class Stack:
         shape = (*first.shape[:dim], len(tensors), *first.shape[dim:])
         return fresh(shape, promote(tensors), first.device)
 
+    @staticmethod
     def pieces(tensors, dim=0):
         dim = wrap_dim(dim, tensors[0].type.ndim + 1)
         for number, part in enumerate(tensors):

@@ -277,6 +277,7 @@ class AvgPool:
             if inside is not None:
                 value = b.where(inside, value, b.cast(b.scalar(0), value.dtype))
             total = value if total is None else b.add(total, value)
+        assert total is not None
         return _quotient(b, total, m.share(b, (i, j), sizes, total.dtype))
 
     def samples():
