@@ -225,7 +225,7 @@ def test_what_changes_in_every_call_is_evaluated_and_the_rest_compared():
         assert warm.run((x, keep[-1])) == keep[-1]
     found = warm.program.snapshot()
     assert found["hits"] > 20 and found["demotions"] < 8
-    assert found["evaluated"] < 6
+    assert found["evaluated"] < 10  # the first calls, fewer where dicts have no inline values
     table["k"] = 2
     assert warm.run((x, keep[0])) is None
 

@@ -188,6 +188,7 @@ def make_range(m: Machine, args: list[Value]) -> Value:
         if not hasattr(value.python_type(), "__index__"):
             name = value.python_type().__name__
             m.throw(TypeError, f"'{name}' object cannot be interpreted as an integer")
+    args = [v if issubclass(v.python_type(), int) else m.const(m.as_int(v)) for v in args]
     one, zero = ConstantValue(1), ConstantValue(0)
     start, stop = (zero, args[0]) if len(args) == 1 else (args[0], args[1])
     step = args[2] if len(args) == 3 else one
