@@ -54,17 +54,17 @@ def product(node: Node, algebra: Algebra) -> Product | None:
     if node.op not in ("aten.mm.default", "aten.addmm.default") or node.kwargs:
         return None
     *biases, a, b = node.args
-    out = node.outs[0].type
+    out = tensor_type(node.outs[0])
     if out.device.type != "cpu" or out.strides != contiguous_strides(out.shape):
         return None
     address = function_address(out.dtype)
-    operands = [operand(value, algebra) for value in (a, b)]
-    if not address or None in operands or not all(map(is_row_of(out), biases)):
+    x, y = operand(a, algebra), operand(b, algebra)
+    if not address or x is None or y is None or not all(map(is_row_of(out), biases)):
         return None
-    x, y = operands
     call = Gemm(address, out.dtype.itemsize, x.transposed, y.transposed, bool(biases))
     bias = biases[0] if biases else None
-    return Product(call, x, y, bias, (*out.shape, a.type.shape[1]))
+    rows, columns = out.shape
+    return Product(call, x, y, bias, (rows, columns, a.type.shape[1]))
 
 
 def is_row_of(out: TensorType) -> Callable[[Value], bool]:
