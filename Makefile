@@ -23,7 +23,7 @@ test: setup
 	$(RUN) -m ruff check jitshape tests examples
 	$(RUN) -m ruff format --check jitshape tests examples
 	$(RUN) -m pyright jitshape/ir jitshape/backend
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n 2 --dist loadfile tests
 
 test-triton: setup
 	TRITON_EXAMPLES=200 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/backend/test_triton_jit.py tests/backend/codegen/test_triton.py tests/gpu
