@@ -243,5 +243,6 @@ def _finish(contract: Contract, inputs: Sequence[Any], results: list[Any]) -> No
         base = inputs[plan.base] if plan.of_input else results[plan.base]
         at, n = plan.geometry, plan.ndim
         shape, strides = results[at : at + n], results[at + n : at + 2 * n]
-        base = base if plan.requires_grad else base.detach()
+        if base.requires_grad and not plan.requires_grad:
+            base = base.detach()
         results[plan.place] = rebuild_alias(base, shape, strides, results[at + 2 * n], plan.dtype)

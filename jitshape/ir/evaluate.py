@@ -118,7 +118,7 @@ def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[An
             shape, strides, offset = map_leaves(
                 concrete, (type_.shape, type_.strides, type_.offset)
             )
-            if not output.requires_grad:
+            if base.requires_grad and not output.requires_grad:
                 base = base.detach()
             plain[place] = rebuild_alias(base, shape, strides, offset, type_.dtype)
     return plain
