@@ -105,7 +105,9 @@ def test_full_tiles_are_accessed_by_128_bits_whatever_the_size():
     assert seen["ld.global.v4.b32"] == 2 and seen["st.global.v4.b32"] == 2
 
 
-@pytest.mark.parametrize("kernel", [kernels.softmax, kernels.layernorm], ids=lambda kernel: kernel.__name__)
+@pytest.mark.parametrize(
+    "kernel", [kernels.softmax, kernels.layernorm], ids=lambda kernel: kernel.__name__
+)
 def test_rows_divisible_by_16_are_accessed_by_128_bits(kernel):
     narrow = {n: k for n, k in accesses(compiled(kernel())).items() if "v4" not in n}
     assert sum(narrow.values()) <= 1  # the mean
