@@ -103,7 +103,7 @@ def reaches(algebra: Algebra, distance: Size, length: Size) -> bool:
 @functools.cache
 def function_address(dtype: torch.dtype) -> int:
     """Where the product of this dtype lies in torch's library; 0 if it is not to be used."""
-    path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
+    path = os.path.join(os.path.dirname(str(torch.__file__)), "lib", "libtorch_cpu.so")
     try:
         function = getattr(ctypes.CDLL(path), FUNCTIONS[dtype])
     except (OSError, KeyError, AttributeError):

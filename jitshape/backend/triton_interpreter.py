@@ -163,7 +163,8 @@ def _cast_with_rounding(builder: Any, source: Any, target: tl.dtype, rounding: A
 
 
 def _all_ones(kind: Any) -> Any:
-    return its.TensorHandle(~np.zeros(1, its._get_np_dtype(kind)), kind.scalar)
+    zero: Any = np.zeros(1, its._get_np_dtype(kind))
+    return its.TensorHandle(~zero, kind.scalar)
 
 
 def _fused(x: Any, y: Any, z: Any) -> Any:
