@@ -158,6 +158,21 @@ PREDICATES = frozenset("isnan isinf signbit".split())  # one operand, b1
 COMBINE = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 
 
+def neutral(combine: str, dtype: torch.dtype) -> float | int | bool:
+    """The accumulator's value over an empty axis."""
+    if combine in ("sum", "any"):
+        return 0
+    if combine in ("prod", "all"):
+        return 1
+    largest = combine in ("min", "argmin")
+    if dtype == torch.bool:
+        return largest
+    if dtype.is_floating_point:
+        return float("inf") if largest else float("-inf")
+    limits = torch.iinfo(dtype)
+    return limits.max if largest else limits.min
+
+
 class Accumulator:
     """Combines `value` over the loop's axis.  `argmax`/`argmin` give the i64 position (the axis
     symbol's value) of the first extreme; nan counts as extreme.  max/min: nan wins."""

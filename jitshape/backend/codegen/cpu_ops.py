@@ -301,21 +301,6 @@ OPS: dict[str, Op] = {
 }
 
 
-def neutral(combine: str, dtype: torch.dtype) -> float | int | bool:
-    """The accumulator's value over an empty axis."""
-    if combine in ("sum", "any"):
-        return 0
-    if combine in ("prod", "all"):
-        return 1
-    largest = combine in ("min", "argmin")
-    if dtype == torch.bool:
-        return largest
-    if dtype.is_floating_point:
-        return float("inf") if largest else float("-inf")
-    limits = torch.iinfo(dtype)
-    return limits.max if largest else limits.min
-
-
 COMBINE: dict[str, Op] = {
     "sum": OPS["add"],
     "prod": OPS["mul"],

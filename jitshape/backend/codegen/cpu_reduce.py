@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import torch
 
-from jitshape.backend.codegen.cpu_ops import COMBINE, ELEMENT, GREATER, HALF, LESS, cast, neutral
+from jitshape.backend.codegen.cpu_ops import COMBINE, ELEMENT, GREATER, HALF, LESS, cast
 from jitshape.backend.codegen.cpu_sizes import SizeWriter
 from jitshape.backend.codegen.llvm_text import Value, Variable
-from jitshape.backend.loops import Accumulator
+from jitshape.backend.loops import Accumulator, neutral
 
 
 class Running:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jitshape.backend.codegen.triton_ops import NAMES, OPS, cast, neutral, number
+from jitshape.backend.codegen.triton_ops import NAMES, OPS, cast, number
 from jitshape.backend.codegen.triton_plan import lower_bound
-from jitshape.backend.loops import Accumulator, Loop
+from jitshape.backend.loops import Accumulator, Loop, neutral
 
 if TYPE_CHECKING:
     from jitshape.backend.codegen.triton import Generator, Text
