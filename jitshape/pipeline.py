@@ -316,12 +316,8 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     graph = trace.graph
     graph.outputs = [*map(output_of(trace, keys), keys)]
     graph.returned = len(keys)
-    used = {a.name for size in graph.sizes_used() for a in size.symbols()}
-    graph.symbols = [
-        captured.tracer.expression(name)
-        for name, source in captured.tracer.symbols.items()
-        if name in used and not read_off_inputs(source, captured.tracer.inputs)
-    ]
+    captured.tracer.drop_unused_inputs()
+    graph.symbols = captured.tracer.passed_symbols()
     tracked = differentiated(captured, keys)
     if tracked:
         with stage("joint"):
@@ -369,11 +365,6 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
     written = [t for t in inputs if t.requires_grad and not t.is_leaf and t._version]
     fresh = [t for t in results if t.requires_grad and t.value.storage not in storages]
     return fresh + written
-
-
-def read_off_inputs(source: Any, inputs: Sequence[Any]) -> bool:
-    """Whether the symbol is a plain size of a graph input."""
-    return source.kind == "size" and any(source.base == i.source for i in inputs)
 
 
 def symbol_sources(captured: Capture, graph: Graph) -> list[Any]:

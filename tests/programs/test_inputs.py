@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import jitshape
+from jitshape.ir.evaluate import evaluate
+from jitshape.ir.graph import Graph
 from tests.programs.compare import assert_same, check
 
 Pair = namedtuple("Pair", "first second")
@@ -311,3 +313,73 @@ def test_reals_of_sizes() -> None:
         return x * n**-0.5, x.softmax(-1) * (1 / n), n / 3, x.mean() * (n - 1) / n
 
     check(f, *[(torch.rand(n, 2, requires_grad=True),) for n in (3, 4, 5, 7)], compiles=2)
+
+
+def graph_inputs(f: Callable, *calls: tuple) -> list[tuple[int, list[str]]]:
+    """How many tensors, and which numbers, each graph of `f` takes over these calls."""
+    seen = []
+
+    def backend(graph: Graph, example_inputs: list) -> Callable:
+        seen.append((len(graph.inputs), [str(s) for s in graph.symbols]))
+        assert len(example_inputs) == len(graph.inputs) + len(graph.symbols)
+        return lambda *inputs: evaluate(graph, inputs)
+
+    check(f, *calls, dynamic=True, backend=backend)
+    return seen
+
+
+def test_a_tensor_that_is_only_asked_for_its_size_is_no_graph_input() -> None:
+    def f(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return x * like.shape[0] + like.dim()
+
+    calls = [(torch.randn(3), torch.randn(n, 2)) for n in (4, 5, 6)]
+    assert graph_inputs(f, *calls) == [(1, ["s0"])]
+    other = torch.randn(3, requires_grad=True), torch.randn(4)
+    check(f, *calls, other, dynamic=True, compiles=2)
+
+
+def test_offsets_and_strides_are_read_off_the_tensors() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        return x[1:], x + 1, x.storage_offset() * 2, x.as_strided((2,), (x.stride(0),))
+
+    calls = [(torch.randn(9, 2 * n)[n:, ::2],) for n in (2, 3, 4)]
+    assert graph_inputs(f, *calls)[-1] == (1, [])
+
+
+def test_a_size_known_only_from_a_tensor_left_out() -> None:
+    def f(like: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if like.shape[0] == x.shape[1]:
+            return x.sum(1) * like.shape[0] + like.shape[1]
+        return x - 1
+
+    def calls(more: int) -> list[tuple]:
+        return [(torch.randn(n, 3), torch.randn(2, n + more)) for n in (4, 6, 9)]
+
+    for backend in ("cpu", "eager"):
+        check(f, *calls(0), *calls(1), dynamic=True, backend=backend, compiles=2)
+
+
+def test_an_assertion_on_the_size_of_a_tensor_left_out() -> None:
+    def f(x: torch.Tensor, index: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        n = index.item()
+        torch._check(n < like.shape[0])
+        return x * n
+
+    calls = [(torch.randn(3), torch.tensor(n), torch.randn(n + 1)) for n in (2, 4, 7)]
+    compiled = check(f, *calls, dynamic=True)
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(3), torch.tensor(5), torch.randn(5))
+
+
+def test_a_written_tensor_and_one_that_shares_its_memory() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple:
+        x.mul_(2)
+        return x + 1, y.shape
+
+    base = torch.randn(6)
+    check(f, (base[:4], base[2:]), (torch.randn(5), torch.randn(3)), compiles=2)
+    eager, compiled = torch.randn(6), jitshape.compile(f)
+    mine = eager.clone()
+    f(eager[:4], eager[2:])
+    compiled(mine[:4], mine[2:])
+    assert_same(eager, mine)

@@ -27,6 +27,7 @@ from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.composites import REPLACED
 from jitshape.ir.conditions import any_of, compare
+from jitshape.ir.graph import values_in
 from jitshape.ir.intervals import INF
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
@@ -91,6 +92,34 @@ class Tracer:
             else next(found)
             for value, leaf in zip(values, self.trace.leaves)
         ]
+
+    def drop_unused_inputs(self) -> None:
+        """Leave out of the graph the tensors of which the program read what guards tell alone."""
+        trace, graph = self.trace, self.trace.graph
+        used = set(values_in(graph.outputs)).union(*(node.inputs() for node in graph.nodes))
+        rows = zip(graph.inputs, trace.leaves, self.graph_inputs())
+        kept = [row for row in rows if row[0] in used]
+        graph.inputs = [value for value, _, _ in kept]
+        for place, value in enumerate(graph.inputs):
+            value.index = place
+        trace.leaves = [leaf for _, leaf, _ in kept]
+        trace.constants = [row for row in trace.constants if row[0] in used]
+        constants = dict(trace.constants)
+        self.inputs = [entry for value, _, entry in kept if value not in constants]
+
+    def passed_symbols(self) -> list[IntExpr | FloatExpr]:
+        """The symbols that the graph, or what they are known to equal in it, needs and that none
+        of its inputs shows."""
+        graph, env = self.trace.graph, self.env
+        numbers = [*graph.sizes_used(), *(fact.condition for fact in env.asserts)]
+        names = {atom.name for number in numbers for atom in number.symbols()}
+        for name in names & self.symbols.keys() - self.floats.keys():
+            simpler = env.simplify(self.expression(name))
+            names = names.union(() if type(simpler) is int else (a.name for a in simpler.symbols()))
+        for type_ in (value.type for value in graph.inputs):
+            sizes = (*type_.shape, *type_.strides, type_.offset)
+            names -= {s.symbol.name for s in sizes if type(s) is IntExpr and s.symbol is not None}
+        return [self.expression(name) for name in self.symbols if name in names]
 
     def tensor_value(self, tensor: SymbolicTensor) -> TensorValue:
         """The one Value of a symbolic tensor."""
