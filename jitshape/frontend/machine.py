@@ -185,6 +185,8 @@ class Machine(Protocols):
         self.frame, index = frame, frame.index
         self.depth += 1
         handled = self.handling.value
+        if raised is not None:
+            raised.value.passes(self, frame)
         try:
             if self.depth > DEPTH_LIMIT:
                 self._too_deep(frame)
@@ -207,6 +209,10 @@ class Machine(Protocols):
                             return frame.result
                 except Raised as error:
                     raised = error
+                    if error.again:
+                        error.again = False
+                    else:
+                        error.value.passes(self, frame)
         except (Break, DataDependent) as error:
             stop = error if isinstance(error, Break) else data_dependent(error)
             self._leave(frame, stop, back)
@@ -330,10 +336,10 @@ class Machine(Protocols):
         link = handled
         while link.context is not None:
             if link.context is exception:
-                link.context = None
+                link.assign(self, "context", None)
                 break
             link = link.context
-        exception.context = handled
+        exception.assign(self, "context", handled)
 
     def is_exception(self, raised: Raised, types: Any) -> bool:
         return issubclass(raised.value.python_type(), types)

@@ -17,7 +17,7 @@ def raise_varargs(m: Any, frame: Frame, arg: int) -> None:
         handled = m.handling.current()
         if handled is None:
             m.stop("reraise", "`raise` without an exception that was caught in this trace")
-        raise Raised(handled)
+        raise Raised(handled, again=True)
     exception = as_exception(m, frame.stack[-arg], "exceptions must derive from BaseException")
     if arg == 2:
         set_cause(m, exception, frame.stack[-1])
@@ -47,13 +47,14 @@ def set_cause(m: Any, exception: Any, cause: Value) -> None:
     if cause.python_type() is not type(None):
         fixed = as_exception(m, cause, "exception causes must derive from BaseException")
     m.mutated()
-    exception.cause, exception.suppress_context = fixed, True
+    exception.assign(m, "cause", fixed)
+    exception.assign(m, "suppress_context", True)
 
 
 @raw("RERAISE")
 def reraise(m: Any, frame: Frame, arg: int) -> None:
     """The index that `arg` points to serves tracebacks only."""
-    raise Raised(frame.stack[-1])
+    raise Raised(frame.stack[-1], again=True)
 
 
 @raw("PUSH_EXC_INFO")

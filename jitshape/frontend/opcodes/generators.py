@@ -61,5 +61,5 @@ def cleanup_throw(m: Any, frame: Frame, arg: int) -> None:
     """[receiver, sent, exception] -> [None, result] if the exception is the receiver's end."""
     exception = frame.stack[-1]
     if not issubclass(exception.python_type(), StopIteration):
-        raise Raised(exception)
+        raise Raised(exception, again=True)
     frame.stack[-3:] = (m.const(None), exception.getattr(m, "value"))

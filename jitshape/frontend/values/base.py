@@ -23,8 +23,9 @@ under `@builds(kind)`, and wraps real objects only through `@wraps(type)`.
              annotations: Value | None, closure: Value | None)     a tuple, a dict, a dict or
              tuple, a tuple of Cells; MAKE_FUNCTION.  The value has `callee(m) -> frame.Callee`
   method     (m, function, self)     a bound method; its `call` uses m.forward (see below)
-An exception value has the plain fields `context`, `cause`: Value | None, and
-`suppress_context`: bool; the machine sets `context` as the interpreter does.
+An exception value has the fields `context`, `cause`: Value | None, and `suppress_context`: bool,
+set by `assign(m, field, value)`; the machine sets `context` as the interpreter does, and calls
+`passes(m, frame)` for every frame that the exception is raised in or comes through.
 `m.mutated()` must be called before a value changes in place (append, store into an instance, an
 iterator that advances): a Break that follows within one instruction then traces again up to that
 instruction, instead of resuming in the middle of it.  `m.forward(self, target, args, kwargs)` is
@@ -48,10 +49,11 @@ if TYPE_CHECKING:
 
 
 class Raised(Exception):
-    """An exception of the user's program, on its way through the machine."""
+    """An exception of the user's program, on its way through the machine.  `again`: it is raised
+    once more where a handler ends, which its traceback does not show."""
 
-    def __init__(self, value: Value) -> None:
-        self.value = value
+    def __init__(self, value: Any, again: bool = False) -> None:
+        self.value, self.again = value, again
 
 
 class Break(Exception):

@@ -1,4 +1,4 @@
-"""Exception objects: arguments, chain, attributes; no traceback until they leave the trace.
+"""Exception objects: arguments, chain, traceback, attributes.
 
 In: an exception class and its arguments.  Out: a value with `args`, `cause`, `context`,
 `suppress_context`, members such as `StopIteration.value`, and the text `str()` gives.
@@ -7,6 +7,7 @@ In: an exception class and its arguments.  Out: a value with `args`, `cause`, `c
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.sources import Held, Source
@@ -15,9 +16,11 @@ from jitshape.frontend.values.classes import GETTERS, SETTERS, HasSlots
 from jitshape.frontend.values.functions import HANDLERS
 from jitshape.frontend.values.sequences import TupleValue, fill_attributes
 from jitshape.frontend.values.storage import Storage, guard_identity, guard_type, kept
+from jitshape.frontend.values.tracebacks import FormerTraceback, TracebackValue
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
+    from jitshape.frontend.frame import Frame
     from jitshape.frontend.machine import Machine
 
 
@@ -30,9 +33,11 @@ class ExceptionValue(Storage, HasSlots):
         self.cls, self.args = cls, TupleValue(args)
         self.cause: Value | None = None
         self.context: Value | None = None
+        self.traceback: Value | None = None
         self.suppress_context = False
         self.slots: dict[Any, Value | None] = {}
         self.stored_slots: set[Any] = set()
+        self.written: set[str] = set()  # fields of one that exists outside
 
     def __repr__(self) -> str:
         return f"ExceptionValue({self.cls.__name__}, {self.args!r})"
@@ -73,6 +78,33 @@ class ExceptionValue(Storage, HasSlots):
             e.value(self)
             e.store_attr("__suppress_context__")
 
+        if self.traceback is not None:
+            self._store(e, "__traceback__", self.traceback)
+
+    def passes(self, m: Machine, frame: Frame) -> None:
+        """The exception is raised in this frame, or comes through it."""
+        self.assign(m, "traceback", TracebackValue(frame, self.traceback))
+
+    def assign(self, m: Machine, field: str, value: Any) -> None:
+        """Set one of the fields that the interpreter keeps beside the attributes."""
+        if self.source is not None:
+            self.touch(m)
+            self.written.add(field)
+        setattr(self, field, value)
+
+    def write_back(self, e: Emitter) -> None:
+        for field in [f for f in FIELDS if f in self.written]:
+            value = getattr(self, field)
+            if isinstance(value, Value):
+                e.value(value)
+            else:
+                e.const(value)
+            e.value(self)
+            e.store_attr(FIELDS[field])
+        for member in sorted(self.stored_slots, key=lambda d: d.__name__):
+            if self.slots[member] is not None:
+                self._store(e, member.__name__, self.slots[member])
+
     def builtin_base(self) -> type:
         return next(base for base in self.cls.__mro__ if base in BUILTIN_EXCEPTIONS)
 
@@ -82,6 +114,14 @@ class ExceptionValue(Storage, HasSlots):
         e.store_attr(name)
 
 
+# In the order to write them: setting the cause sets the flag.
+FIELDS = {
+    "args": "args",
+    "cause": "__cause__",
+    "context": "__context__",
+    "suppress_context": "__suppress_context__",
+    "traceback": "__traceback__",
+}
 BUILTIN_EXCEPTIONS = {
     cls
     for cls in vars(__import__("builtins")).values()
@@ -107,7 +147,7 @@ def init_exception(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
         if name not in members:
             m.throw(TypeError, f"{instance.cls.__name__}() takes no keyword arguments")
         instance.set_slot(m, members[name], value)
-    instance.args = TupleValue(rest)
+    instance.assign(m, "args", TupleValue(rest))
     first = FIRST.get(next((b for b in instance.cls.__mro__ if b in FIRST), None))
     if first is not None:
         instance.slots[first] = rest[0] if rest else m.const(None)
@@ -146,6 +186,7 @@ def repr_of(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def with_traceback(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    _set_traceback(m, args[0], args[1])
     return args[0]
 
 
@@ -162,28 +203,41 @@ HANDLERS[BaseException.with_traceback] = with_traceback
 
 
 def _set_args(m: Machine, exception: Any, value: Value) -> None:
-    exception.touch(m)
-    exception.args = m.call(m.const(tuple), [value], {})
+    m.mutated()
+    exception.assign(m, "args", m.call(m.const(tuple), [value], {}))
 
 
 def _set_cause(m: Machine, exception: Any, value: Value) -> None:
-    exception.touch(m)
-    exception.cause = _exception_or_none(value)
-    exception.suppress_context = True
+    m.mutated()
+    exception.assign(m, "cause", _exception_or_none(value))
+    exception.assign(m, "suppress_context", True)
 
 
 def _set_context(m: Machine, exception: Any, value: Value) -> None:
-    exception.touch(m)
-    exception.context = _exception_or_none(value)
+    m.mutated()
+    exception.assign(m, "context", _exception_or_none(value))
 
 
 def _set_suppress(m: Machine, exception: Any, value: Value) -> None:
-    exception.touch(m)
-    exception.suppress_context = value.truth(m)
+    m.mutated()
+    exception.assign(m, "suppress_context", value.truth(m))
+
+
+def _set_traceback(m: Machine, exception: Any, value: Value) -> None:
+    if value.python_type() not in (TracebackType, type(None)):
+        m.throw(TypeError, "__traceback__ must be a traceback or None")
+    m.mutated()
+    exception.assign(m, "traceback", _exception_or_none(value))
 
 
 def _exception_or_none(value: Value) -> Value | None:
     return None if value.is_constant() and value.constant() is None else value
+
+
+def _traceback(m: Machine, exception: Any) -> Value:
+    if isinstance(exception.traceback, FormerTraceback):
+        raise Break("exception", "__traceback__ of an exception raised outside the graph")
+    return exception.traceback or m.const(None)
 
 
 GETTERS.update(
@@ -192,7 +246,7 @@ GETTERS.update(
         BaseException.__cause__: lambda m, x: x.cause or m.const(None),
         BaseException.__context__: lambda m, x: x.context or m.const(None),
         BaseException.__suppress_context__: lambda m, x: m.const(x.suppress_context),
-        BaseException.__traceback__: lambda m, x: m.const(None),
+        BaseException.__traceback__: _traceback,
     }
 )
 SETTERS.update(
@@ -201,20 +255,18 @@ SETTERS.update(
         BaseException.__cause__: _set_cause,
         BaseException.__context__: _set_context,
         BaseException.__suppress_context__: _set_suppress,
-        BaseException.__traceback__: lambda m, x, value: None,
+        BaseException.__traceback__: _set_traceback,
     }
 )
 
 
 @wraps(BaseException, subclasses=True)
 def wrap_exception(m: Machine, real: BaseException, source: Source | None) -> Value:
-    """A real exception.  Sources cannot name its C members: one that the trace holds is known
-    whole, of one that each call raises anew the class."""
-    if source is not None and not isinstance(source, Held):
-        return CaughtException(real, guard_type(m, real, source))
-    value = ExceptionValue(type(real), [m.wrap(x, None) for x in real.args])
-    value.object, value.source = real, guard_identity(m, real, source)
-    return value
+    """A real exception.  No source names its C members, so that they are not read: of one that
+    each call raises anew the class is known."""
+    held = isinstance(source, Held) or source is None
+    pinned = guard_identity(m, real, source) if held else guard_type(m, real, source)
+    return CaughtException(real, pinned)
 
 
 class CaughtException(ExceptionValue):
@@ -222,7 +274,8 @@ class CaughtException(ExceptionValue):
 
     def __init__(self, real: BaseException, source: Source) -> None:
         self.cls, self.object, self.source = type(real), real, source
-        self.slots, self.stored_slots = {}, set()
+        self.slots, self.stored_slots, self.written = {}, set(), set()
+        self.traceback = FormerTraceback(self)
 
     def __repr__(self) -> str:
         return f"CaughtException({self.cls.__name__})"
