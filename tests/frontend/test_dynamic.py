@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from jitshape.frontend.dynamic import History, Policy, _histories, history_of, mark, same_number
 from jitshape.frontend.sources import Held, InstanceDict, Key, Local, Number
+
+torch = pytest.importorskip("torch")
 
 X = Local(0, "x")
 N = Local(1, "n")
