@@ -24,9 +24,11 @@ from jitshape.api import (
     set_stance,
     stats,
 )
+from jitshape.dims import Dim
 
 __version__ = "0.1.0"
 __all__ = [
+    "Dim",
     "allow_in_graph",
     "compile",
     "disable",

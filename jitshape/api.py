@@ -7,8 +7,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jitshape.errors import NotCallable, UnknownOption
-from jitshape.options import make_options
+from jitshape.dims import make_spec
+from jitshape.errors import BadDimension, NotCallable, UnknownOption
+from jitshape.options import environment, make_options
 
 STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
 
@@ -21,6 +22,7 @@ def compile(
     backend: str | Callable = "auto",
     mode: str = "default",
     options: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     disable: bool = False,
     name: str | None = None,
 ) -> Any:
@@ -30,14 +32,15 @@ def compile(
     False (one compile per size).  fullgraph: a graph break is an error.  backend: "auto" (Triton
     on CUDA tensors, LLVM kernels otherwise), "cpu", "triton", "eager" (the graph with ATen), or a
     callable `(graph, example_inputs) -> callable`.  options: suppress_errors, recompile_limit,
-    unroll_limit, memory_plan.
+    unroll_limit, memory_plan.  dynamic_shapes: by argument name, which sizes are symbolic from
+    the start, in which range, and how they are related: `{"x": {0: Dim("batch", max=64)}}`.
+    disable: return `fn` itself.  name: what messages and stats call the function.
 
     Returns a callable like `fn` (with `__wrapped__`), or an nn.Module that shares the state of
-    the one given.  Raises NotCallable, UnknownOption.
+    the one given.  Raises NotCallable, UnknownOption, BadSpec.
     """
-    checked = make_options(
-        options, dynamic=dynamic, fullgraph=fullgraph, backend=backend, mode=mode, name=name
-    )
+    named = dict(dynamic=dynamic, fullgraph=fullgraph, backend=backend, mode=mode, name=name)
+    checked = make_options(options, **named)
     if fn is None:
         return functools.partial(
             compile,
@@ -46,6 +49,7 @@ def compile(
             backend=backend,
             mode=mode,
             options=options,
+            dynamic_shapes=dynamic_shapes,
             disable=disable,
             name=name,
         )
@@ -55,7 +59,8 @@ def compile(
             because="it compiles functions, methods and nn.Modules",
             avoid="pass the function itself, not its result",
         )
-    if disable:
+    checked = make_options(options, **named, dynamic_shapes=make_spec(dynamic_shapes, fn))
+    if disable or environment("DISABLE") not in ("", "0"):
         return fn
     from jitshape import pipeline
 
@@ -94,7 +99,8 @@ def mark_dynamic(
     hint: int | None = None,
 ) -> None:
     """Size `dim` of `tensor` is symbolic from the first compile on; a program that needs one
-    value of it is an error.  min, max: the range that the compiled code must serve."""
+    value of it is an error (BrokenPromise).  min, max: the range that the compiled code must
+    serve.  hint: a size to choose by where a choice depends on it.  Raises BadMark."""
     _mark(tensor, dim, "dynamic", min=min, max=max, hint=hint)
 
 
@@ -109,17 +115,21 @@ def mark_static(tensor: Any, dim: int | tuple[int, ...] | list[int] | None = Non
 
 
 def mark_unbacked(tensor: Any, dim: int | tuple[int, ...] | list[int]) -> None:
-    """Size `dim` is symbolic and no decision may be taken on its value."""
+    """Size `dim` is symbolic and no decision may be taken on its value: one that is needed is an
+    error (BrokenPromise)."""
     _mark(tensor, dim, "unbacked")
 
 
 def _mark(tensor: Any, dims: Any, kind: str, **bounds: int | None) -> None:
-    from jitshape.frontend import dynamic
+    from jitshape.frontend import marks
 
     for dim in [dims] if isinstance(dims, int) else dims:
         if not -tensor.ndim <= dim < tensor.ndim:
-            raise IndexError(f"dimension {dim} of a tensor with {tensor.ndim} dimensions")
-        dynamic.mark(tensor, dim % tensor.ndim, kind, **bounds)
+            raise BadDimension(
+                f"{marks.CALLS[kind]} of dimension {dim}",
+                because=f"the tensor has {tensor.ndim} dimensions",
+            )
+        marks.mark(tensor, dim % tensor.ndim, kind, **bounds)
 
 
 def set_stance(stance: str) -> Any:

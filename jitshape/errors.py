@@ -27,6 +27,23 @@ class UnknownOption(JitshapeError, ValueError):
     """An option, backend, mode or log name that does not exist."""
 
 
+class BadMark(JitshapeError, ValueError):
+    """Marks of a tensor contradict each other, the tensor itself, or `dynamic_shapes`."""
+
+
+class BadDimension(JitshapeError, IndexError):
+    """A mark of a dimension that the tensor does not have."""
+
+
+class BadSpec(JitshapeError, ValueError):
+    """`dynamic_shapes` does not fit the function, or the call."""
+
+
+class BrokenPromise(JitshapeError, RuntimeError):
+    """A size that was marked or declared dynamic is needed as one value, or in a part of its
+    range; the message names the line and the other tensor that force it."""
+
+
 class UnsupportedEnvironment(JitshapeError, RuntimeError):
     """This CPython or torch is not supported, or failed a self-test."""
 

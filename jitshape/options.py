@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from jitshape.errors import UnknownOption
+from jitshape.dims import ShapeSpec
+from jitshape.errors import BadSpec, UnknownOption
 
 BACKENDS = ("auto", "cpu", "triton", "eager")
 MODES = ("default",)
@@ -27,6 +28,7 @@ class Options:
     unroll_limit: int = 4096
     memory_plan: bool = True
     name: str | None = None
+    dynamic_shapes: ShapeSpec | None = None
 
 
 SETTABLE = ("suppress_errors", "recompile_limit", "unroll_limit", "memory_plan")
@@ -45,6 +47,8 @@ def make_options(options: Mapping[str, Any] | None = None, **named: Any) -> Opti
     _check("backend", result.backend, BACKENDS, callable(result.backend))
     _check("mode", result.mode, MODES)
     _check("dynamic", result.dynamic, (None, True, False))
+    if result.dynamic is False and result.dynamic_shapes is not None:
+        raise BadSpec("dynamic=False contradicts dynamic_shapes", avoid="remove one of them")
     for field in fields(Options):
         value = getattr(result, field.name)
         if field.type == "bool" and type(value) is not bool:

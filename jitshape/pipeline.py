@@ -23,7 +23,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,11 +40,13 @@ from jitshape.frontend.capture import Capture, capture
 from jitshape.frontend.emit import listing
 from jitshape.frontend.guards import GuardProgram, assemble, explain
 from jitshape.frontend.leave import Exit, leave
+from jitshape.frontend.promises import check_promises
 from jitshape.frontend.sources import Local
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.ambient import foreign_mode
 from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
+from jitshape.frontend.torchside.varying import noting, symbolic_numbers, varying_slots
 from jitshape.frontend.values.base import Break, Restart
 from jitshape.ir.graph import Alias, Graph
 from jitshape.ir.ops.registry import OPS
@@ -91,7 +93,8 @@ class Compiler:
         _compilers.add(self)
 
     def _resume(self, function: types.FunctionType) -> Any:
-        return Compiler(function, self.options, self.continuations).dispatcher
+        options = replace(self.options, dynamic_shapes=None)  # it is about the arguments
+        return Compiler(function, options, self.continuations).dispatcher
 
     def forget(self) -> None:
         self.programs.clear()
@@ -173,7 +176,7 @@ class Compiler:
         if extracted is None:
             failure = explain(made.program, slots)
             raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
-        return TailCall(made.entry, *extracted)
+        return TailCall(noting(made.entry, made.varying), *extracted)
 
     def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> TailCall:
         if not self.warned:
@@ -207,6 +210,7 @@ class Made:
     graph: str
     compiled: Program | None
     shares: bool  # the graph was compiled before
+    varying: frozenset[str]  # the numbers in the result that are symbolic
 
 
 # ---- one compile, stage by stage
@@ -224,8 +228,11 @@ def compile_call(
         _tell_outcome(captured)
         text, run, inputs, compiled, shared, shares = "", None, (), None, (), False
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
-        if exit_.keys or captured.tracer.trace.graph.nodes:
-            graph = finish_graph(captured, exit_.keys)
+        has_graph = exit_.keys or captured.tracer.trace.graph.nodes
+        graph = finish_graph(captured, exit_.keys) if has_graph else None
+        check_promises(captured)
+        varying = note_varying(captured, continuations)
+        if graph is not None:
             if is_detailed() or logs.enabled("graph"):
                 text = print_graph(graph)
                 logs.log("graph", text)
@@ -242,7 +249,7 @@ def compile_call(
     counters.count("symbols", len(captured.symbol_texts()))
     counters.count("guards", len(program.guards))
     _log_entry(captured, program, entry)
-    return Made(program, entry, captured, shown, text, compiled, shares)
+    return Made(program, entry, captured, shown, text, compiled, shares, varying)
 
 
 def capture_and_leave(
@@ -256,7 +263,8 @@ def capture_and_leave(
     break_at: dict[int, Break] = {}
     while True:
         with stage("capture"):
-            captured = capture(function, slots, options, break_at)
+            varying = continuations.varying_of(function.__code__)
+            captured = capture(function, slots, options, break_at, varying)
         try:
             _check_outcome(captured, options)
             with stage("leave"):
@@ -308,6 +316,15 @@ def _tell_outcome(captured: Capture) -> None:
         counters.count_in("break_reasons", f"{told.kind}: {told.reason}")
         logs.log("graph_breaks", break_text(told))
         record(told)
+
+
+def note_varying(captured: Capture, continuations: Continuations) -> frozenset[str]:
+    """Tell the functions that go on after a break what was symbolic; returns what is in the
+    result of one that ends."""
+    outcome, env = captured.outcome, captured.tracer.env
+    for code, source in varying_slots(outcome.frames, env):
+        continuations.varying.setdefault(code, set()).add(source)
+    return frozenset(symbolic_numbers(outcome.value, env))
 
 
 def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:

@@ -10,10 +10,10 @@ Invariant: handlers, tracebacks and order of evaluation are those of plain execu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend._evalframe import TailCall, call_finished
@@ -42,10 +42,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Continuations:
-    """The compiled resume functions of one user function, made once per position."""
+    """The compiled resume functions of one user function, made once per position.  `varying`: by
+    function, the sources in its frames whose numbers were symbolic at a break."""
 
     compile: Callable[[FunctionType], Callable]
     made: dict[tuple, tuple[Callable, Any]] = field(default_factory=dict)
+    varying: dict[CodeType, set[str]] = field(default_factory=dict)
 
     def get(self, position: Position, globals: dict[str, Any], cells: tuple) -> Callable:
         key = (*position.key, id(globals), *map(id, cells))
@@ -54,6 +56,11 @@ class Continuations:
             # what the key's ids name is kept alive
             self.made[key] = self.compile(function), (position, globals, cells)
         return self.made[key][0]
+
+    def varying_of(self, code: CodeType) -> Collection[str]:
+        """Of a resume function, what was symbolic where it goes on."""
+        origin = origin_of(code)
+        return () if origin is None else self.varying.get(origin.code, ())
 
 
 def make_function(code: Any, globals: dict[str, Any], cells: tuple) -> FunctionType:

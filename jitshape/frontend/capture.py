@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -126,12 +126,15 @@ def capture(
     slots: tuple[Any, ...],
     options: Options,
     break_at: Mapping[int, Break] | None = None,
+    varying: Collection[str] = (),
 ) -> Capture:
     """Trace `function` called with `slots` (arguments in frame order), at most up to a step of
-    `break_at`."""
-    policy = Policy(history_of(function.__code__), options.dynamic)
+    `break_at`.  `varying`: the sources whose numbers were symbolic in the code before it."""
     code = function.__code__
     arguments = argument_sources(code, slots)
+    spec = options.dynamic_shapes
+    promises = spec.resolve(named_arguments(code, arguments, slots)) if spec else {}
+    policy = Policy(history_of(code), options.dynamic, promises, varying)
     made: list[SymbolicMachine] = []
     state = GlobalState.now()
 
@@ -167,3 +170,14 @@ def argument_sources(code: CodeType, slots: tuple[Any, ...]) -> list[Local]:
         names = forward.co_varnames[1 : forward.co_argcount] if forward else ()
         sources[1:] = [Local(1, sources[1].name, names), Local(2, sources[2].name, ())]
     return sources
+
+
+def named_arguments(
+    code: CodeType, sources: Sequence[Local], slots: tuple[Any, ...]
+) -> dict[str, tuple[str, Any]]:
+    """By the name of the parameter, also of a module's forward: how its source is written, and
+    what this call gives."""
+    if code is not nn.Module.__call__.__code__:
+        return {s.name: (s.name, value) for s, value in zip(sources, slots)}
+    by_place = dict(zip(sources[1].parts or (), slots[1]))
+    return {name: (name, value) for name, value in {**by_place, **slots[2]}.items()}

@@ -5,33 +5,37 @@ with the reason in the user's words.
 With `dynamic=None` a number is static at first, and symbolic once another value was seen at the
 same source of the same code object; so is the first size of a tensor once another of it is.
 `True`: sizes and arguments are symbolic from the start; `False`: static.  Marks on a tensor come
-before that, then JITSHAPE_DYNAMIC_SOURCES and JITSHAPE_STATIC_SOURCES.  Parameters and buffers
-are static unless marked.
-Invariant: a decision depends only on the mode, the marks and the values seen before, in order.
+before that, then `dynamic_shapes`, then JITSHAPE_STATIC_SOURCES and JITSHAPE_DYNAMIC_SOURCES.
+Parameters and buffers are static unless marked or listed.
+Invariant: a decision depends only on the mode, what the user said, what was symbolic where the
+number was computed, and the values seen before, in order.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 import struct
 import weakref
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from types import CodeType
 from typing import Any
 
+from jitshape.dims import Promise, Relation
+from jitshape.errors import BadMark
+from jitshape.frontend.marks import CALLS, Mark, marks_of, varying_dims
 from jitshape.frontend.sources import Held, InstanceDict, Key, Number, Slot, Source
 from jitshape.options import environment
 
 INF = float("inf")
 KEPT_VALUES = 16  # a source's memory; older values pay for no guard any more
-MARKS = ("dynamic", "maybe_dynamic", "static", "unbacked")
-_MARKS_ATTRIBUTE = "_jitshape_marks"
 
 
 @dataclass(frozen=True)
 class Decision:
     """What becomes of one number.  `seen`: the values before this one; `strict`: the user
-    promised that the program needs no single value of it."""
+    promised that the program needs no single value of it; `unbacked`: and takes no decision."""
 
     source: str
     dynamic: bool
@@ -42,19 +46,11 @@ class Decision:
     hint: int | None = None
     unbacked: bool = False
     strict: bool = False
+    served_from: int | None = None  # set if the range is the user's: all of it must be served
+    relation: Relation | None = None
 
     def __str__(self) -> str:
         return f"{self.source} {self.reason}"
-
-
-@dataclass(frozen=True)
-class Mark:
-    """The user's word on one dimension of a tensor."""
-
-    kind: str
-    min: int | None = None
-    max: int | None = None
-    hint: int | None = None
 
 
 @dataclass
@@ -95,24 +91,6 @@ def forget_all() -> None:
     _histories.clear()
 
 
-def mark(
-    tensor: Any,
-    dim: int,
-    kind: str,
-    min: int | None = None,
-    max: int | None = None,
-    hint: int | None = None,
-) -> None:
-    """Set the mark of one dimension; it lives as long as the tensor."""
-    assert kind in MARKS, kind
-    marks = getattr(tensor, _MARKS_ATTRIBUTE, {})
-    setattr(tensor, _MARKS_ATTRIBUTE, {**marks, dim: Mark(kind, min, max, hint)})
-
-
-def marks_of(tensor: Any) -> dict[int, Mark]:
-    return getattr(tensor, _MARKS_ATTRIBUTE, {})
-
-
 def same_number(a: int | float, b: int | float) -> bool:
     """Equal type and value; floats bit by bit."""
     if type(a) is not type(b):
@@ -121,22 +99,36 @@ def same_number(a: int | float, b: int | float) -> bool:
 
 
 class Policy:
-    """Decides for one compilation of one code object.  `decisions` keeps what it said."""
+    """Decides for one compilation of one code object.  `decisions` keeps what it said.
+    `promises`: what `dynamic_shapes` says of this call; `varying`: the sources whose numbers were
+    symbolic in the code that hands them on to this one.  Both by the text of the source."""
 
-    def __init__(self, history: History, mode: bool | None = None) -> None:
+    def __init__(
+        self,
+        history: History,
+        mode: bool | None = None,
+        promises: Mapping[str, Promise] = {},
+        varying: Collection[str] = (),
+    ) -> None:
         self.history, self.mode = history, mode
+        self.promises, self.varying = promises, varying
         self.decisions: dict[str, Decision] = {}
-        self._dynamic = _patterns("DYNAMIC_SOURCES")
-        self._static = _patterns("STATIC_SOURCES")
+        self._dynamic = Patterns.of_environment("DYNAMIC_SOURCES")
+        self._static = Patterns.of_environment("STATIC_SOURCES")
 
     def size(self, source: Source, tensor: Any, dim: int) -> Decision:
         """Of `tensor.size(dim)`, the tensor found at `source`."""
-        number = Number(source, "size", dim)
+        number, size = Number(source, "size", dim), tensor.shape[dim]
         marked = marks_of(tensor).get(dim)
-        if marked is None and is_module_state(source, tensor):
+        if marked is not None:
+            return self._say_marked(number, size, marked)
+        free = not is_module_state(source, tensor)
+        if not free and not self._dynamic.match(str(number)):
             return self._say(number, False, "belongs to a parameter or buffer")
-        behind = self._changed_behind(source, tensor, dim)
-        return self._decide(number, tensor.shape[dim], self.mode is True, marked, behind)
+        also = self._changed_behind(source, tensor, dim)
+        if dim in varying_dims(tensor):
+            also = "is dynamic: it was symbolic where the tensor was computed"
+        return self._decide(number, size, free and self.mode is True, also)
 
     def _changed_behind(self, source: Source, tensor: Any, dim: int) -> str:
         """Why the first size is taken to vary though it has not: another size of the tensor
@@ -156,10 +148,6 @@ class Policy:
             return self._say(number, False, "belongs to a parameter or buffer")
         return self._decide(number, tensor.stride(dim), False)
 
-    def offset(self, source: Source, tensor: Any) -> Decision:
-        """Of the storage offset."""
-        return self._decide(Number(source, "offset"), tensor.storage_offset(), False)
-
     def number(self, source: Source, value: int | float) -> Decision:
         """Of a Python int or float.  With dynamic=True arguments are symbolic from the start;
         attributes are configuration and wait for a change."""
@@ -172,47 +160,73 @@ class Policy:
         return tuple(d for d in self.decisions.values() if d.dynamic)
 
     def _decide(
-        self,
-        source: Source,
-        value: int | float,
-        from_start: bool,
-        marked: Mark | None = None,
-        also: str = "",
+        self, source: Source, value: int | float, from_start: bool, also: str = ""
     ) -> Decision:
         text = str(source)
         seen = self.history.observe(text, value)
         known = self.decisions.get(text)
         if known is not None:
             return known
-        if marked is not None:
-            return self._marked(source, marked, seen)
-        if _matches(text, self._static):
+        if text in self.promises:
+            return self._say_promised(source, self.promises[text], seen)
+        if self._static.match(text):
             return self._say(source, False, "is listed in JITSHAPE_STATIC_SOURCES")
+        if self._dynamic.match(text):
+            return self._say(source, True, "is listed in JITSHAPE_DYNAMIC_SOURCES", seen)
         if self.mode is False:
             return self._say(source, False, "is static: dynamic=False")
-        if _matches(text, self._dynamic):
-            return self._say(source, True, "is listed in JITSHAPE_DYNAMIC_SOURCES", seen)
         if from_start:
             return self._say(source, True, "is dynamic: dynamic=True", seen)
         if seen:
             return self._say(source, True, f"became dynamic: {_then((*seen, value))}", seen)
+        if text in self.varying:
+            also = "is dynamic: it was symbolic before the graph break"
         if also:
             return self._say(source, True, also, seen)
         return self._say(source, False, f"is static: always {value!r} so far")
 
-    def _marked(self, source: Source, marked: Mark, seen: tuple[int | float, ...]) -> Decision:
+    def _say_marked(self, source: Source, size: int, marked: Mark) -> Decision:
+        seen = self.history.observe(str(source), size)
+        promised = self.promises.get(str(source))
+        if promised is not None and (promised.kind == "static") != (marked.kind == "static"):
+            raise BadMark(
+                f"{CALLS[marked.kind]} contradicts dynamic_shapes, which says that {source} is "
+                f"{promised}",
+                avoid="remove one of them",
+            )
         if marked.kind == "static":
             return self._say(source, False, "is static: mark_static")
+        if not marked.admits(size):
+            raise BadMark(f"{source} is {size}, outside of the range of its mark ({marked})")
         return self._say(
             source,
             True,
-            f"is dynamic: {_MARK_NAMES[marked.kind]}",
+            f"is dynamic: {CALLS[marked.kind]}",
             seen,
             lo=marked.min or 0,
             hi=INF if marked.max is None else marked.max,
             hint=marked.hint,
             unbacked=marked.kind == "unbacked",
             strict=marked.kind in ("dynamic", "unbacked"),
+            served_from=served_from(marked),
+            relation=promised.relation if promised else None,
+        )
+
+    def _say_promised(
+        self, source: Source, promised: Promise, seen: tuple[int | float, ...]
+    ) -> Decision:
+        if promised.kind == "static":
+            return self._say(source, False, "is static: dynamic_shapes")
+        return self._say(
+            source,
+            True,
+            f"is dynamic: dynamic_shapes says {promised}",
+            seen,
+            lo=promised.min or 0,
+            hi=INF if promised.max is None else promised.max,
+            strict=promised.kind == "dynamic",
+            served_from=served_from(promised),
+            relation=promised.relation,
         )
 
     def _say(
@@ -224,16 +238,22 @@ class Policy:
         **more: Any,
     ) -> Decision:
         text = str(source)
+        known = self.decisions.get(text)
+        if known is not None:
+            return known
         decision = Decision(text, dynamic, reason, seen, **more)
         self.decisions[text] = decision
         return decision
 
 
-_MARK_NAMES = {
-    "dynamic": "mark_dynamic",
-    "maybe_dynamic": "maybe_mark_dynamic",
-    "unbacked": "mark_unbacked",
-}
+def served_from(given: Mark | Promise) -> int | None:
+    """The least size that compiled code must serve; sizes 0 and 1 only if they are asked for,
+    since broadcasting and layouts may tell them apart."""
+    if given.min is None:
+        return None if given.max is None else 2
+    return given.min
+
+
 _STATE_DICTS = ("_parameters", "_buffers")
 
 
@@ -268,10 +288,24 @@ def _then(values: tuple[int | float, ...]) -> str:
     return text if shown is values else f"... {text}"
 
 
-def _patterns(variable: str) -> tuple[str, ...]:
-    return tuple(p.strip() for p in environment(variable).split(",") if p.strip())
+@dataclass(frozen=True)
+class Patterns:
+    """A list of sources.  `*` and `?` stand for any characters, brackets for themselves; a
+    tensor's name stands for its sizes."""
+
+    variable: str
+    expressions: tuple[re.Pattern[str], ...]
+
+    @classmethod
+    def of_environment(cls, variable: str) -> Patterns:
+        listed = [p.strip() for p in environment(variable).split(",")]
+        return cls(variable, tuple(_compiled(p) for p in listed if p))
+
+    def match(self, text: str) -> bool:
+        return any(e.fullmatch(text) for e in self.expressions)
 
 
-def _matches(text: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a pattern is the number's own text, or names the tensor whose size it is."""
-    return any(fnmatchcase(text, p) or text.startswith(f"{p}.size(") for p in patterns)
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    wild = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.compile(rf"{wild}(\.size\(\d+\))?")

@@ -74,6 +74,7 @@ class ShapeEnv:
         self.current_op = ""
         self.replacing = True
         self.general = False  # C++ takes the branch for sizes above 1, without a fact
+        self.undecided: set[str] = set()  # symbols on which no optional answer may depend
         self._replaced: dict[int, Size] = {}  # symbol's atom id -> what it equals
         self._known: set[Bool] = set()  # conditions that no interval can express
         self._actual: dict[str, int] = {}
@@ -92,9 +93,11 @@ class ShapeEnv:
         hi: float = INF,
         name: str | None = None,
         seen: Sequence[int] = (),
+        typical: int | None = None,
     ) -> IntExpr:
-        """A size: never negative.  A tighter range is a fact.  `seen`: its earlier values."""
-        return self._backed("s", hint, 0, lo, hi, name, seen)
+        """A size: never negative.  A tighter range is a fact.  `seen`: its earlier values;
+        `typical`: a value to choose by instead of this call's."""
+        return self._backed("s", hint, 0, lo, hi, name, seen, typical)
 
     def int_symbol(
         self,
@@ -137,11 +140,13 @@ class ShapeEnv:
         hi: float,
         name: str | None,
         seen: Sequence[int],
+        typical: int | None = None,
     ) -> IntExpr:
         number = len(self._actual)
         name = name or f"{prefix}{number}"
         assert name not in self.symbols, f"two symbols {name}"
-        expr = self.algebra.symbol(name, least, hint=self._stand_in(actual, lo, hi, number))
+        hint = self._stand_in(actual if typical is None else typical, lo, hi, number)
+        expr = self.algebra.symbol(name, least, hint=hint)
         self.symbols[name] = Symbol(expr, name, (*seen, actual))
         self._actual[name] = actual
         for op, bound in (("ge", lo), ("le", hi)):
@@ -285,7 +290,7 @@ class ShapeEnv:
         if known is not None:
             return known
         assert isinstance(cond, BoolExpr)
-        if any(atom.kind == "float" for atom in cond.symbols()):
+        if any(atom.kind == "float" or atom.name in self.undecided for atom in cond.symbols()):
             return default
         if any(truth is not (not default) for truth in self._truths(cond)):
             return default

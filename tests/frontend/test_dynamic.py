@@ -8,7 +8,10 @@ import sys
 
 import pytest
 
-from jitshape.frontend.dynamic import History, Policy, _histories, history_of, mark, same_number
+from jitshape.dims import Dim, promise_of
+from jitshape.errors import BadMark
+from jitshape.frontend.dynamic import History, Policy, _histories, history_of, same_number
+from jitshape.frontend.marks import mark, note_varying
 from jitshape.frontend.sources import Held, InstanceDict, Key, Local, Number
 
 torch = pytest.importorskip("torch")
@@ -81,12 +84,13 @@ def test_marks_come_first():
     x = torch.empty(4, 8, 16)
     mark(x, 0, "dynamic", min=2, max=64, hint=5)
     mark(x, 1, "static")
-    mark(x, 2, "unbacked")
+    mark(x, 2, "unbacked", min=1)
     policy = Policy(History(), False)
     first, second, third = (policy.size(X, x, dim) for dim in range(3))
     assert (first.dynamic, first.lo, first.hi, first.hint) == (True, 2, 64, 5)
     assert first.strict and str(first) == "x.size(0) is dynamic: mark_dynamic"
     assert not second.dynamic and third.unbacked
+    assert (first.served_from, third.served_from) == (2, 1)
     assert not Policy(History(), True).size(X, x, 1).dynamic
 
 
@@ -98,6 +102,49 @@ def test_sources_listed_in_the_environment(monkeypatch):
     assert Policy(History()).number(WIDTH, 3).dynamic
     assert not Policy(History(), True).size(Local(1, "y"), y, 1).dynamic
     assert Policy(History(), True).size(Local(1, "y"), y, 0).dynamic
+
+
+def test_in_lists_of_sources_only_stars_and_question_marks_are_wild(monkeypatch):
+    monkeypatch.setenv("JITSHAPE_DYNAMIC_SOURCES", "xs[0], d['?'], self.*.width")
+    for text, listed in {
+        "xs[0].size(1)": True,
+        "xs0": False,
+        "d['k']": True,
+        "d['kk']": False,
+    }.items():
+        assert Policy(History())._dynamic.match(text) is listed, text
+    assert Policy(History())._dynamic.match("self.layers[3].width")
+
+
+def test_a_list_of_sources_comes_before_the_mode_and_opens_parameters(monkeypatch):
+    monkeypatch.setenv("JITSHAPE_DYNAMIC_SOURCES", "self.weight, n")
+    assert Policy(History(), False).number(N, 3).dynamic
+    assert Policy(History()).size(WEIGHT, torch.empty(4), 0).dynamic
+
+
+def test_declared_sizes_come_behind_marks():
+    b = Dim("b", min=2, max=64)
+    declared = {"x.size(0)": promise_of(2 * b), "x.size(1)": promise_of(None)}
+    declared |= {"x.size(2)": promise_of("auto"), "n": promise_of("dynamic")}
+    policy = Policy(History(), None, declared)
+    x = torch.empty(8, 3, 5)
+    batch, width, length = (policy.size(X, x, dim) for dim in range(3))
+    assert (batch.dynamic, batch.lo, batch.hi, batch.served_from) == (True, 4, 128, 4)
+    assert str(batch) == "x.size(0) is dynamic: dynamic_shapes says 2*b" and batch.strict
+    assert not width.dynamic and length.dynamic and not length.strict
+    assert policy.number(N, 3).strict and policy.number(N, 3).served_from is None
+    mark(x, 1, "dynamic")
+    with pytest.raises(BadMark, match=r"contradicts dynamic_shapes, .* x.size\(1\) is static"):
+        Policy(History(), None, declared).size(X, x, 1)
+
+
+def test_what_was_symbolic_before_stays_symbolic():
+    y = torch.empty(4, 3)
+    note_varying(y, [1])
+    policy = Policy(History(), None, {}, {"n"})
+    assert [policy.size(X, y, dim).dynamic for dim in range(2)] == [False, True]
+    assert str(policy.number(N, 3)) == "n is dynamic: it was symbolic before the graph break"
+    assert not Policy(History(), False, {}, {"n"}).number(N, 3).dynamic
 
 
 def test_globals_and_attributes_are_not_arguments():

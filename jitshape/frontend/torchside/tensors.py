@@ -83,6 +83,11 @@ class TensorValue(Value):
         return f"TensorValue({self._symbolic!r})"
 
     @property
+    def entered(self) -> SymbolicTensor | None:
+        """None: the graph has not needed it yet."""
+        return self._symbolic
+
+    @property
     def tensor(self) -> SymbolicTensor:
         if self._symbolic is None:
             self._symbolic = self.machine.tracer.enter(self.machine, self)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import jitshape.ir.symbolic_index  # noqa: F401  registers indexing
+from jitshape.dims import Relation
 from jitshape.errors import InternalError, UnsupportedTensor
 from jitshape.frontend.checks import TensorMatches, TypeIs
 from jitshape.frontend.dynamic import Policy
@@ -39,6 +40,7 @@ from jitshape.ir.trace import Trace
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
 
+LAYOUT, DECLARED = "layout of an input", "dynamic_shapes"  # reasons of facts
 TENSOR_CLASSES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -64,6 +66,7 @@ class Tracer:
         self.symbols: dict[str, Source] = {}
         self.floats: dict[str, FloatExpr] = {}  # the symbols among them that are floats
         self._symbol_at: dict[Source, str] = {}
+        self._dims: dict[str, tuple[Relation, IntExpr]] = {}  # by name: where it was met first
         self._names: set[str] = set()
         self._values: dict[int, TensorValue] = {}  # by id of the SymbolicTensor
 
@@ -179,10 +182,26 @@ class Tracer:
             if not decision.dynamic:
                 sizes.append(size)
                 continue
-            symbol = self.env.size_symbol(size, lo=decision.lo, hi=decision.hi, seen=decision.seen)
+            symbol = self.env.size_symbol(
+                size, lo=decision.lo, hi=decision.hi, seen=decision.seen, typical=decision.hint
+            )
             self._found_at(Number(source, "size", dim), symbol)
+            if decision.unbacked:
+                self.env.undecided.add(str(symbol))
+            if decision.relation is not None:
+                self._relate(decision.relation, symbol)
             sizes.append(symbol)
         return tuple(sizes)
+
+    def _relate(self, relation: Relation, symbol: IntExpr) -> None:
+        """`symbol` is related to the first size that was declared with the same Dim."""
+        first, known = self._dims.setdefault(relation.root.name, (relation, symbol))
+        mine = symbol - relation.offset
+        if known is not symbol:
+            other = known - first.offset
+            self.require(compare("eq", mine * first.scale, other * relation.scale), DECLARED)
+        elif relation.scale > 1:
+            self.require(compare("eq", self.env.algebra.mod(mine, relation.scale), 0), DECLARED)
 
     def _strides(
         self, real: torch.Tensor, source: Source, sizes: tuple[Size, ...]
@@ -213,9 +232,9 @@ class Tracer:
                 strides[dim] = self.symbol(Number(source, "stride", dim), stride, lo=1)
         return tuple(strides)
 
-    def require(self, condition: Any) -> None:
+    def require(self, condition: Any, why: str = LAYOUT) -> None:
         """A condition that the caller knows to hold now and that every later call must meet."""
-        self.env.evaluate(condition, "layout of an input")
+        self.env.evaluate(condition, why)
 
     # ---- numbers
 
