@@ -33,6 +33,7 @@ from jitshape.backend.autograd import contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph
 from jitshape.cache import CompiledGraph, GraphCache, graph_key
 from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
+from jitshape.forcing import Force
 from jitshape.frontend import _evalframe, calibrate, dynamic
 from jitshape.frontend._evalframe import TailCall
 from jitshape.frontend.breaks import Continuations
@@ -71,6 +72,7 @@ _graphs = GraphCache()
 _compilers: weakref.WeakSet[Compiler] = weakref.WeakSet()
 _stance = ["default"]
 _started = False
+_force: Force | None = None  # JITSHAPE_FORCE
 
 
 class Compiler:
@@ -88,7 +90,8 @@ class Compiler:
         self.programs: list[GuardProgram] = []
         self.compiled: list[Program] = []  # of the entries that have a graph
         self.warned = False
-        self.dispatcher = _evalframe.Dispatcher(function, self.miss)
+        miss = self.miss if _force is None else _force.unseen(self.miss)
+        self.dispatcher = _evalframe.Dispatcher(function, miss)
         self.continuations = continuations or Continuations(self._resume)
         _compilers.add(self)
 
@@ -128,7 +131,10 @@ class Compiler:
         if fallback:
             counters.count("fallbacks")
             counters.count_in("fallback_reasons", reason)
+            counters.count_frame(reason.partition(":")[0])
             record(FallbackRecord(self.function.__qualname__, self.where(), reason))
+        if _force is not None:
+            _force.passes(self.function.__code__)
         return TailCall(self.dispatcher.call_original, slots)
 
     def _natively_again(self, reason: str, fallback: bool, *slots: Any) -> TailCall:
@@ -308,8 +314,8 @@ def _check_outcome(captured: Capture, options: Options) -> None:
 
 
 def _tell_outcome(captured: Capture) -> None:
-    """Count a frame that is compiled; count, log and record the break it ends at."""
-    counters.count_frame()
+    """Count the frames that are compiled; count, log and record the break it ends at."""
+    counters.count_frame(handled=captured.machine.frames_run)
     if captured.outcome.kind != "return":
         told = break_record(captured.function, captured.outcome)
         counters.count("graph_breaks")
@@ -507,13 +513,21 @@ def _log_entry(captured: Capture, program: GuardProgram, entry: types.FunctionTy
 
 def start() -> None:
     """Self-tests and the log setting of the environment, once."""
-    global _started
+    global _started, _force
     if not _started:
         _started = True
+        if environment("FORCE") not in ("", "0"):
+            _force = Force(lambda function: Compiler(function, Options()))
         if environment("LOGS"):
             logs.set_logs(environment("LOGS"))
         calibrate.install()
         calibrate.install_ambient()
+
+
+def callable_of(function: types.FunctionType, options: Options) -> Any:
+    """What is called in place of `function`."""
+    dispatcher = Compiler(function, options).dispatcher
+    return dispatcher if _force is None else _force.round(dispatcher)
 
 
 def compiled(fn: Any, options: Options) -> Any:
@@ -523,17 +537,17 @@ def compiled(fn: Any, options: Options) -> Any:
         return fn
     if isinstance(fn, nn.Module):
         call = type(fn).__call__
-        bound = types.MethodType(Compiler(call, options).dispatcher, fn)
+        bound = types.MethodType(callable_of(call, options), fn)
         return wrap_module(fn, bound, options)
     if isinstance(fn, types.MethodType) and isinstance(fn.__func__, types.FunctionType):
-        return types.MethodType(Compiler(fn.__func__, options).dispatcher, fn.__self__)
+        return types.MethodType(callable_of(fn.__func__, options), fn.__self__)
     if isinstance(fn, types.FunctionType):
-        return Compiler(fn, options).dispatcher
+        return callable_of(fn, options)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    return functools.wraps(fn, updated=())(Compiler(call, options).dispatcher)
+    return functools.wraps(fn, updated=())(callable_of(call, options))
 
 
 def compiled_or_same(fn: Any) -> Any:

@@ -18,6 +18,8 @@ restored and used in between. */
 #include <internal/pycore_frame.h>
 #undef Py_BUILD_CORE
 
+#include "_tailcall.h"
+
 typedef struct _PyInterpreterFrame Frame;
 
 #if PY_VERSION_HEX >= 0x030D0000
@@ -254,6 +256,7 @@ run_routed(PyThreadState *ts, Frame *f, PyObject *answer)
         result = PyObject_CallFunctionObjArgs(answer, FRAME_FUNCTION(f), slots, NULL);
         routing--;
         Py_DECREF(slots);
+        result = finish(result); /* what it leaves to do is routed again */
     }
     Py_DECREF(answer);
     return finish_frame(ts, f, result);

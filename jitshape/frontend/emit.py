@@ -13,6 +13,7 @@ from __future__ import annotations
 import dis
 import sys
 import types
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,19 @@ class Constant:
 def place_constants(code: types.CodeType) -> types.CodeType:
     """Put the objects in the places of their Constants."""
     objects = (c.object if type(c) is Constant else c for c in code.co_consts)
-    return code.replace(co_consts=tuple(objects))
+    made = code.replace(co_consts=tuple(objects))
+    key = id(made)
+    _emitted[key] = weakref.ref(made, lambda _: _emitted.pop(key, None))
+    return made
+
+
+_emitted: dict[int, weakref.ref[types.CodeType]] = {}
+
+
+def is_emitted(code: types.CodeType) -> bool:
+    """Whether jitshape made this code."""
+    found = _emitted.get(id(code))
+    return found is not None and found() is code
 
 
 class Emitter:

@@ -111,7 +111,7 @@ class Machine(Protocols):
         self.generators: list[GeneratorValue] = []
         self.handling = Handling()
         self.steps = self.mutated_step = 0
-        self.depth = 0
+        self.depth = self.frames_run = 0
         self._held: dict[int, tuple[Any, Value]] = {}
         self._cells: dict[int, Cell] = {}
         self._scopes: dict[int, Scope] = {}
@@ -170,6 +170,7 @@ class Machine(Protocols):
     def enter(self, callee: Callee, slots: list[Value | None], resumable: bool) -> Value:
         """Run a call to its end: what it returns (of a generator function: the generator)."""
         code = callee.code
+        self.frames_run += 1
         n_more = len(code.co_cellvars) + len(code.co_freevars)
         if n_more:
             inner = sum(1 for name in code.co_cellvars if name not in code.co_varnames)

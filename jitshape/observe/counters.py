@@ -47,12 +47,12 @@ def count_in(group: str, name: str, amount: int = 1) -> None:
         _dicts[group][name] += amount
 
 
-def count_frame(native_reason: str | None = None) -> None:
-    """A frame went through the machine, or ran natively for this reason."""
+def count_frame(native_reason: str | None = None, handled: int = 1) -> None:
+    """Frames went through the machine, or one ran natively for this reason."""
     global _handled
     with _lock:
         if native_reason is None:
-            _handled += 1
+            _handled += handled
         else:
             _native[native_reason] += 1
 

@@ -1,0 +1,83 @@
+"""JITSHAPE_FORCE: frames that C calls go through the machine, with right results and counts."""
+
+import re
+
+import pytest
+
+import jitshape
+from jitshape import pipeline
+from jitshape.forcing import Force
+from jitshape.options import Options
+
+DIGIT = re.compile("[0-9]")
+FACTOR = [2]
+LOG = []
+
+
+@pytest.fixture
+def force(monkeypatch):
+    jitshape.compile(len)  # what is done once
+    made = Force(lambda function: pipeline.Compiler(function, Options()))
+    monkeypatch.setattr(pipeline, "_force", made)
+    jitshape.reset()
+    return made
+
+
+def larger(match):
+    LOG.append(match)
+    return str(int(match[0]) * FACTOR[0])
+
+
+def substituted(text):
+    return DIGIT.sub(larger, text)
+
+
+def frames():
+    return jitshape.stats()["frames"]
+
+
+def test_callbacks_of_c_are_handled(force):
+    compiled = jitshape.compile(substituted)
+    LOG.clear()
+    assert compiled("a1b2") == "a2b4"
+    handled = frames()["handled"]
+    assert len(LOG) == 2 and handled >= 2 and not frames()["native"]
+    FACTOR[0] = 3
+    try:
+        assert compiled("a1b2") == "a3b6"
+    finally:
+        FACTOR[0] = 2
+
+
+def test_frames_that_stay_native_are_counted_by_reason(force):
+    def program(text):
+        def parts():
+            yield from ("x", "y")
+
+        class Local:
+            pass
+
+        return DIGIT.sub(lambda match: "".join(parts()), text), Local.__name__
+
+    assert jitshape.compile(program)("1") == ("xy", "Local")
+    assert frames()["native"] == {"the body of a class": 1}
+
+
+def test_errors_of_callbacks_reach_the_program(force):
+    def failing(match):
+        raise KeyError(match[0])
+
+    def program(text):
+        try:
+            return DIGIT.sub(failing, text)
+        except KeyError as error:
+            return error.args
+
+    assert jitshape.compile(program)("7") == ("7",)
+
+
+def test_nothing_is_routed_outside_of_compiled_calls(force):
+    jitshape.compile(substituted)("1")
+    handled = frames()["handled"]
+    substituted("123")
+    assert frames()["handled"] == handled
