@@ -107,6 +107,7 @@ class Frame:
         "calling",
         "generator",
         "index",
+        "locals",
         "program",
         "result",
         "resumable",
@@ -129,6 +130,7 @@ class Frame:
         self.calling: Value | None = None  # the callable of a call instruction, see forward
         self.step = 0  # number of the instruction that runs while an inner frame does
         self.generator: Any = None
+        self.locals: Any = None  # the dict that `locals()` gave
         self.rounds: dict[int, int] = {}  # of loops, by the index they jump back to
 
     def snapshot(self, handled: Value | None) -> FrameSnapshot:

@@ -23,12 +23,12 @@ from typing import Any, NoReturn
 import jitshape.frontend.opcodes  # noqa: F401  (registers the handlers)
 from jitshape.errors import DataDependent
 from jitshape.frontend.arguments import argument_error, bind_arguments
-from jitshape.frontend.checks import Guard, Is, Location, Missing, NullField, SameObject
+from jitshape.frontend.checks import Guard, Is, Location, NullField, SameObject
 from jitshape.frontend.frame import NULL, Callee, Frame, FrameSnapshot, Lasti
 from jitshape.frontend.generators import GeneratorValue
 from jitshape.frontend.opcodes.registry import bind
 from jitshape.frontend.protocols import Protocols
-from jitshape.frontend.sources import Field, Held, Key, Source
+from jitshape.frontend.sources import Field, Held, Source
 from jitshape.frontend.values.base import (
     BUILDERS,
     CLOCK,
@@ -67,7 +67,6 @@ class Scope:
     """The globals of the functions of one module: names read or written so far."""
 
     globals: dict[str, Any]
-    source: Source
     values: dict[str, Value] = field(default_factory=dict)
 
 
@@ -412,6 +411,11 @@ class Machine(Protocols):
         contain themselves)."""
         self._held[id(object)] = (object, value)
 
+    def known_value(self, object: Any) -> Value | None:
+        """The value of a real object that the trace met."""
+        held = self._held.get(id(object))
+        return None if held is None else held[1]
+
     def known_values(self) -> list[Value]:
         """The values of all real objects that the trace met."""
         return [value for _, value in self._held.values()]
@@ -462,7 +466,7 @@ class Machine(Protocols):
     def scope(self, globals: dict[str, Any]) -> Scope:
         scope = self._scopes.get(id(globals))
         if scope is None:
-            scope = self._scopes[id(globals)] = Scope(globals, Held(globals, "globals()"))
+            scope = self._scopes[id(globals)] = Scope(globals)
         return scope
 
     def load_global(self, scope: Scope, name: str) -> Value:
@@ -473,33 +477,36 @@ class Machine(Protocols):
         return value
 
     def find_global(self, scope: Scope, name: str) -> Value | None:
-        if name in scope.values:
-            return scope.values[name]
-        if name in scope.globals:
-            value = self.wrap(scope.globals[name], Key(scope.source, name))
-        else:
-            self.guard(scope.source, Missing(name))
-            table = scope.globals.get("__builtins__", builtins)
-            table = table if isinstance(table, dict) else vars(table)
-            if name not in table:
-                self.guard(Held(table, "builtins"), Missing(name))
-                return None
-            value = self.wrap(table[name], Key(Held(table, "builtins"), name))
-        scope.values[name] = value
+        value = scope.values.get(name)
+        if value is None:
+            value = self.namespace(scope).get_named(self, name)
+            if value is None:
+                table = scope.globals.get("__builtins__", builtins)
+                table = table if isinstance(table, dict) else vars(table)
+                value = self._names_of(scope, table, "builtins").get_named(self, name)
+            if value is not None:
+                scope.values[name] = value
         return value
+
+    def namespace(self, scope: Scope) -> Any:
+        """The value of a module's globals."""
+        return self._names_of(scope, scope.globals, "globals()")
+
+    def _names_of(self, scope: Scope, real: dict[str, Any], text: str) -> Any:
+        """The value of a dict whose names `scope` keeps."""
+        dictionary: Any = self.known_value(real) or self.wrap(real, Held(real, text))
+        if not any(reader is scope.values for reader in dictionary.readers):
+            dictionary.readers.append(scope.values)
+        return dictionary
 
     def store_global(self, scope: Scope, name: str, value: Value) -> None:
         self.mutated()
-        dictionary = self.wrap(scope.globals, scope.source)
-        dictionary.setitem(self, self.const(name), value)
-        scope.values[name] = value
+        self.namespace(scope).set_named(self, name, value)
 
     def delete_global(self, scope: Scope, name: str) -> None:
-        if self.find_global(scope, name) is None or name not in scope.globals:
-            self.throw(NameError, f"name '{name}' is not defined")
         self.mutated()
-        self.wrap(scope.globals, scope.source).delitem(self, self.const(name))
-        self.stop("delete_global", f"`del {name}` of a global")
+        if not self.namespace(scope).delete_named(self, name):
+            self.throw(NameError, f"name '{name}' is not defined")
 
     # ---- cells
 

@@ -302,9 +302,9 @@ class Builder:
         self.op("LOAD_CONST", Constant(object))
 
     def clear(self, names: list[str]) -> None:
+        """Unbind parameters, so that `locals()` does not show them."""
         for name in names:
-            self.op("LOAD_CONST", None)
-            self.op("STORE_FAST", name)
+            self.op("DELETE_FAST", name)
 
     def prologue(self, target: Label) -> None:
         """Rebuild the operand stack and the handled exceptions, and jump."""
@@ -505,7 +505,7 @@ class Bridge(Builder):
         self.push_constant(self.continuation(position))
         for name in position.parameters:
             self.push_slot(name)
-        temporaries = [f"stack.{i}" for i in range(len(position.stack))]
+        temporaries = [f"stack.{i}" for i, kind in enumerate(position.stack) if kind != NULL]
         self.clear([*temporaries, *(n for n in position.locals if n not in self.cells)])
         self.call(1 + len(position.parameters))
         self.op("RETURN_VALUE")

@@ -314,3 +314,70 @@ def test_globals_are_written_after_the_trace():
     assert TOTAL == 1
     assert run_traced(f, [4]) == (5, 5)
     assert TOTAL == 5
+
+
+COUNTED = {"len": 0}
+
+
+def test_globals_are_deleted_and_stored_anew_after_the_trace():
+    def f(x):
+        global TOTAL, NEW_NAME
+        NEW_NAME = x
+        del TOTAL
+        try:
+            found = TOTAL
+        except NameError as error:
+            found = str(error)
+        TOTAL = x + 1
+        del NEW_NAME
+        return found, TOTAL, "NEW_NAME" in globals(), globals()["TOTAL"]
+
+    before = TOTAL
+    assert run(f, 4)[1].kind == "return" and TOTAL == before
+    assert run_traced(f, [4]) == ("name 'TOTAL' is not defined", 5, False, 5)
+    assert TOTAL == 5 and "NEW_NAME" not in globals()
+
+
+def test_a_module_and_its_globals_are_one_namespace():
+    import sys
+
+    module = sys.modules[__name__]
+
+    def f(x):
+        global TOTAL
+        TOTAL = x
+        first = module.TOTAL
+        module.TOTAL = x + 1
+        globals()["TOTAL"] += 1
+        return first, TOTAL, vars(module)["TOTAL"]
+
+    assert run_traced(f, [4]) == (4, 6, 6)
+    assert TOTAL == 6
+
+
+def test_a_builtin_is_shadowed_by_a_global():
+    def f(x):
+        global len
+        first = len(x)
+        globals()["len"] = lambda x: 70
+        second = len(x)
+        del len
+        return first, second, len(x)
+
+    assert run_traced(f, [[1, 2]]) == (2, 70, 2)
+    assert "len" not in globals()
+
+
+def test_locals_as_the_interpreter_shows_them():
+    def f(a, b):
+        def inner():
+            return c, list(locals().items())
+
+        first = locals()
+        shown = list(first)
+        c = a + b
+        again = locals()
+        del b
+        return shown, list(again), again["b"], list(locals()), inner(), first is again
+
+    check(f, 1, 2)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Is, Keys, Missing
-from jitshape.frontend.sources import Held, Key, Source
+from jitshape.frontend.sources import Held, InstanceDict, Key, Source
 from jitshape.frontend.values.base import Value, builds, unpack, wraps
 from jitshape.frontend.values.sequences import (
     TupleValue,
@@ -56,10 +56,11 @@ class DictValue(Storage):
         self.cls, self.object, self.source = cls, object, source
         self.default_factory: Value | None = None  # of a defaultdict
         self.entries: dict[Any, Entry] = {}
-        self.missing: set[Any] = set()
+        self.missing: set[Any] = set()  # keys known not to be, or no longer, in the real dict
         self.deleted: list[Value] = []  # keys of old entries
         self.complete = source is None
         self.changes = 0  # of the set of keys: what iterators look at
+        self.readers: list[dict[Any, Value]] = []  # what others keep of it while it is unchanged
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({[(e.key, e.value) for e in self.entries.values()]!r})"
@@ -105,6 +106,8 @@ class DictValue(Storage):
         for key in real:
             value = m.const(key) if is_plain(key) else m.wrap(key, Held(key, repr_key(key)))
             hashed = value.hash_key(m)
+            if hashed in self.missing:  # deleted
+                continue
             entry = touched.pop(hashed, None)
             self.entries[hashed] = entry or Entry(value, None, old=True, written=False)
         self.entries.update(touched)
@@ -119,6 +122,7 @@ class DictValue(Storage):
         """`dict.__setitem__`: a new key goes last, an old one stays in place."""
         hashed = self.hashed(m, key)
         self.touch(m)
+        self._forget(hashed)
         if not self.complete and hashed not in self.entries and hashed not in self.missing:
             self._read_real(m, hashed)
         entry = self.entries.get(hashed)
@@ -134,22 +138,43 @@ class DictValue(Storage):
         entry = self.find(m, hashed)
         if entry is None:
             return None
-        self.load(m)
         self.touch(m)
         self._drop(hashed)
         return entry.value
 
     def _drop(self, hashed: Any) -> None:
+        self._forget(hashed)
         entry = self.entries.pop(hashed)
         if entry.old:
             self.deleted.append(entry.key)
+        if not self.complete:
+            self.missing.add(hashed)
         self.changes += 1
+
+    def _forget(self, hashed: Any) -> None:
+        for reader in self.readers:
+            reader.pop(hashed, None)
 
     def clear(self, m: Machine) -> None:
         self.load(m)
         self.touch(m)
         for hashed in list(self.entries):
             self._drop(hashed)
+
+    # ---- by name: attributes, globals
+
+    def get_named(self, m: Machine, name: str) -> Value | None:
+        """The attribute in the storage, or None."""
+        entry = self.find(m, name)
+        return entry.value if entry is not None else None
+
+    def set_named(self, m: Machine, name: str, value: Value) -> None:
+        self.store(m, m.const(name), value)
+
+    def delete_named(self, m: Machine, name: str) -> bool:
+        return self.remove(m, m.const(name)) is not None
+
+    # ---- all of it
 
     def values_in_order(self, m: Machine) -> list[Value]:
         return [self.find(m, hashed).value for hashed in list(self.load(m))]
@@ -358,16 +383,11 @@ class AttributeDict(DictValue):
         super().__init__(dict, object, source)
         self.owner = owner
 
-    def get_named(self, m: Machine, name: str) -> Value | None:
-        """The attribute in the storage, or None."""
-        entry = self.find(m, name)
-        return entry.value if entry is not None else None
-
-    def set_named(self, m: Machine, name: str, value: Value) -> None:
-        self.store(m, m.const(name), value)
-
-    def delete_named(self, m: Machine, name: str) -> bool:
-        return self.remove(m, m.const(name)) is not None
+    def seen_again(self, m: Machine, source: Source) -> None:
+        """The dict of an object that is pinned is pinned with it."""
+        held = self.source.base if isinstance(self.source, InstanceDict) else None
+        if not (isinstance(held, Held) and isinstance(source, Held)):
+            super().seen_again(m, source)
 
     def write_all(self, e: Emitter) -> None:
         """Emit the writes of all attributes to an object that the program made."""

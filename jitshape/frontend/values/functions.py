@@ -362,10 +362,15 @@ class BoundMethodValue(CallableValue):
             e.const(types.MethodType)
             e.value(self.function)
             e.value(self.owner)
-        else:
-            e.const(getattr)
-            e.value(self.owner)
-            e.const(self.function.constant().__name__)
+        else:  # past what the owner itself calls by that name
+            real = self.function.constant()
+            e.const(real.__get__)
+            if isinstance(real, types.ClassMethodDescriptorType):
+                e.const(None)
+                e.value(self.owner)
+            else:
+                e.value(self.owner)
+                e.const(self.owner.python_type())
         e.end_call(2)
 
 

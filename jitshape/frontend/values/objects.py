@@ -24,7 +24,7 @@ from jitshape.frontend.values.constants import (
     ConstantValue,
     fold,
 )
-from jitshape.frontend.values.dicts import AttributeDict
+from jitshape.frontend.values.dicts import AttributeDict, DictValue
 from jitshape.frontend.values.sequences import fill_attributes
 from jitshape.frontend.values.storage import Storage, guard_identity, guard_type, kept
 
@@ -189,7 +189,7 @@ class ModuleValue(Value):
 
     def __init__(self, object: types.ModuleType, source: Source) -> None:
         self.object, self.source = object, source
-        self.dictionary: AttributeDict | None = None
+        self.dictionary: DictValue | None = None
 
     def __repr__(self) -> str:
         return f"ModuleValue({self.object.__name__})"
@@ -206,9 +206,14 @@ class ModuleValue(Value):
     def seen_again(self, m: Machine, source: Source) -> None:
         guard_identity(m, self.object, source)
 
-    def attributes(self, m: Machine) -> AttributeDict:
+    def attributes(self, m: Machine) -> DictValue:
         if self.dictionary is None:
-            self.dictionary = AttributeDict(self, vars(self.object), InstanceDict(self.source))
+            real = vars(self.object)
+            known = m.known_value(real)  # the globals of its functions
+            if known is None:
+                known = AttributeDict(self, real, InstanceDict(self.source))
+                m.remember(real, known)
+            self.dictionary = known
         return self.dictionary
 
     def getattr(self, m: Machine, name: str) -> Value:
