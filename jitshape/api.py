@@ -176,10 +176,14 @@ def stats() -> dict[str, Any]:
 
 
 def reset() -> None:
-    """Forget all compiled code, learned shapes, counters and records."""
+    """Forget all compiled code, learned shapes (those of earlier runs too, though their file
+    stays), counters and records."""
     import sys
 
+    from jitshape import profile
     from jitshape.observe import counters, records
+
+    profile.forget()
 
     if "jitshape.pipeline" in sys.modules:
         sys.modules["jitshape.pipeline"].reset()

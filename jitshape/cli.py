@@ -1,4 +1,5 @@
-"""The command line: `python -m jitshape explain SCRIPT [ARGS]`, `kernels SCRIPT`, `trace DIR`.
+"""The command line: `python -m jitshape explain SCRIPT [ARGS]`, `kernels SCRIPT`, `trace DIR`,
+`profile`.
 
 The script runs in this process exactly as `python SCRIPT ARGS` would run it; the report comes
 after its own output, on stderr with --stderr, else on stdout.
@@ -79,6 +80,26 @@ def kernels(script: str, arguments: tuple[str, ...]) -> None:
     status = run_script(script, arguments)
     report.print_kernels(records.records(), sys.stdout)
     sys.exit(status)
+
+
+@main.command()
+@click.option("--clear", is_flag=True, help="Delete it.")
+def profile(clear: bool) -> None:
+    """Show the shape profile: which sizes and numbers of which functions changed in earlier
+    runs, and are symbolic from the first compile on."""
+    from jitshape import profile as profiles
+
+    path = profiles.profile_path()
+    if path is None:
+        raise click.ClickException("JITSHAPE_PROFILE=0 switches the shape profile off")
+    if clear:
+        path.unlink(missing_ok=True)
+    functions = profiles.read(path)
+    print(f"{path}: {len(functions)} functions")
+    for function in functions.values():
+        print(f"{function.name}, used {function.used}")
+        for source, values in function.sources.items():
+            print(f"    {source} was {', '.join(map(repr, values))}")
 
 
 @main.command()

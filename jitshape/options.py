@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from jitshape.dims import ShapeSpec
@@ -69,3 +70,11 @@ def _check(name: str, value: Any, allowed: tuple, also: bool = False) -> None:
 def environment(name: str, default: str = "") -> str:
     """The value of JITSHAPE_<name>."""
     return os.environ.get(f"JITSHAPE_{name}", default)
+
+
+def cache_folder() -> Path:
+    """Where things are kept from run to run: JITSHAPE_CACHE_DIR, or the user's cache folder."""
+    named = environment("CACHE_DIR")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jitshape"

@@ -37,7 +37,7 @@ from jitshape.forcing import Force
 from jitshape.frontend import _evalframe, calibrate, dynamic
 from jitshape.frontend._evalframe import TailCall
 from jitshape.frontend.breaks import Continuations
-from jitshape.frontend.capture import Capture, capture
+from jitshape.frontend.capture import Capture, capture, program_code
 from jitshape.frontend.emit import listing
 from jitshape.frontend.guards import GuardProgram, assemble, explain
 from jitshape.frontend.leave import Exit, leave
@@ -177,6 +177,8 @@ class Compiler:
             self.compiled.append(made.compiled)
         self.dispatcher.add_entry(made.program.program, made.entry)
         self._tell(made, failures, time.thread_time() - start)
+        if made.capture.policy.became_dynamic():
+            dynamic.learn(program_code(self.function.__code__, slots))
         made.capture.release()
         extracted = made.program.run(slots)
         if extracted is None:

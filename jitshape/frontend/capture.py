@@ -134,7 +134,8 @@ def capture(
     arguments = argument_sources(code, slots)
     spec = options.dynamic_shapes
     promises = spec.resolve(named_arguments(code, arguments, slots)) if spec else {}
-    policy = Policy(history_of(code), options.dynamic, promises, varying)
+    history = history_of(program_code(code, slots))
+    policy = Policy(history, options.dynamic, promises, varying)
     made: list[SymbolicMachine] = []
     state = GlobalState.now()
 
@@ -166,10 +167,17 @@ def argument_sources(code: CodeType, slots: tuple[Any, ...]) -> list[Local]:
     """The source of each slot.  What is called with a module is named as its forward names it."""
     sources = [Local(i, name) for i, name in enumerate(code.co_varnames[: len(slots)])]
     if code is nn.Module.__call__.__code__:
-        forward = getattr(type(slots[0]).forward, "__code__", None)
-        names = forward.co_varnames[1 : forward.co_argcount] if forward else ()
+        forward = program_code(code, slots)
+        names = () if forward is code else forward.co_varnames[1 : forward.co_argcount]
         sources[1:] = [Local(1, sources[1].name, names), Local(2, sources[2].name, ())]
     return sources
+
+
+def program_code(code: CodeType, slots: tuple[Any, ...]) -> CodeType:
+    """The code that tells programs apart: of modules, which share `__call__`, the forward's."""
+    if code is not nn.Module.__call__.__code__:
+        return code
+    return getattr(type(slots[0]).forward, "__code__", code)
 
 
 def named_arguments(

@@ -17,11 +17,12 @@ import functools
 import re
 import struct
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from jitshape import profile
 from jitshape.dims import Promise, Relation
 from jitshape.errors import BadMark
 from jitshape.frontend.marks import CALLS, Mark, marks_of, varying_dims
@@ -55,22 +56,31 @@ class Decision:
 
 @dataclass
 class History:
-    """The values seen at each source of one code object, over all its compilations."""
+    """The values seen at each source of one code object, over all its compilations; `earlier`:
+    in earlier runs, at those that changed."""
 
     values: dict[str, list[int | float]] = field(default_factory=dict)
+    earlier: Mapping[str, Sequence[int | float]] = field(default_factory=dict)
 
     def observe(self, text: str, value: int | float) -> tuple[int | float, ...]:
         """Note `value`; returns the different values before it, oldest first."""
-        earlier = self.changes(text, value)
         values = self.values.setdefault(text, [])
-        if len(earlier) == len(values):
+        if not any(same_number(v, value) for v in values):
             values.append(value)
             del values[:-KEPT_VALUES]
-        return earlier
+        return self.changes(text, value)
 
     def changes(self, text: str, value: int | float) -> tuple[int | float, ...]:
         """The values seen at a source that differ from `value`, oldest first."""
-        return tuple(v for v in self.values.get(text, ()) if not same_number(v, value))
+        known = (*self.earlier.get(text, ()), *self.values.get(text, ()))
+        return tuple(v for v in known if not same_number(v, value))
+
+    def story(self, text: str, value: int | float) -> str:
+        """Why a source that changed is dynamic."""
+        here = [v for v in self.values.get(text, ()) if not same_number(v, value)]
+        if here:
+            return f"became dynamic: {_then((*here, value))}"
+        return f"is dynamic: it was {_then(tuple(self.earlier[text]))} in an earlier run"
 
 
 _histories: dict[int, tuple[weakref.ref[CodeType], History]] = {}
@@ -81,7 +91,8 @@ def history_of(code: CodeType) -> History:
     known = _histories.get(id(code))  # by identity: equal code objects are different functions
     if known is None or known[0]() is not code:
         key = id(code)
-        known = weakref.ref(code, lambda _: _histories.pop(key, None)), History()
+        history = History(earlier=profile.active().values(code))
+        known = weakref.ref(code, lambda _: _histories.pop(key, None)), history
         _histories[key] = known
     return known[1]
 
@@ -89,6 +100,11 @@ def history_of(code: CodeType) -> History:
 def forget_all() -> None:
     """Drop every history (jitshape.reset)."""
     _histories.clear()
+
+
+def learn(code: CodeType) -> None:
+    """Keep for later runs what changed in this one."""
+    profile.active().learn(code, history_of(code).values)
 
 
 def same_number(a: int | float, b: int | float) -> bool:
@@ -135,9 +151,9 @@ class Policy:
         does.  It is the batch as a rule, so one recompile serves batch and length."""
         for later in range(1, tensor.ndim if dim == 0 else 0):
             number = Number(source, "size", later)
-            seen = self.history.changes(str(number), tensor.shape[later])
-            if seen:
-                return f"became dynamic with {number}: {_then((*seen, tensor.shape[later]))}"
+            if self.history.changes(str(number), tensor.shape[later]):
+                story = self.history.story(str(number), tensor.shape[later])
+                return story.replace(" dynamic", f" dynamic with {number}", 1)
         return ""
 
     def stride(self, source: Source, tensor: Any, dim: int) -> Decision:
@@ -178,7 +194,7 @@ class Policy:
         if from_start:
             return self._say(source, True, "is dynamic: dynamic=True", seen)
         if seen:
-            return self._say(source, True, f"became dynamic: {_then((*seen, value))}", seen)
+            return self._say(source, True, self.history.story(text, value), seen)
         if text in self.varying:
             also = "is dynamic: it was symbolic before the graph break"
         if also:

@@ -153,3 +153,20 @@ def test_range_over_a_size() -> None:
 def test_backends_agree(backend: str) -> None:
     calls = [(torch.randn(n, 16, requires_grad=True), torch.randn(16)) for n in (3, 5, 8)]
     check(layer_norm, *calls, compiles=2, backend=backend)
+
+
+def test_modules_of_different_classes_learn_apart() -> None:
+    class Double(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    class Triple(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+    check(Double(), (torch.randn(4),))
+    compiled = jitshape.compile(Triple())
+    compiled(torch.randn(5))
+    assert jitshape.stats()["symbols"] == 0
+    jitshape.compile(Triple())(torch.randn(6))
+    assert jitshape.stats()["symbols"] == 1
