@@ -84,7 +84,7 @@ class _Keys:
         nodes = tuple(map(self.node, graph.nodes))
         outputs = tuple(map(self.leaf, graph.outputs))
         tracked = tuple(map(self.leaf, graph.differentiated))
-        counts = (graph.returned, graph.gradients)
+        counts = (graph.returned, graph.gradients, graph.tracking)
         symbols = tuple(map(str, graph.symbols))
         return inputs, nodes, outputs, tracked, counts, symbols, self.facts()
 

@@ -358,6 +358,8 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
         graph.outputs += [None if g is None else g.value for g in gradients]
         graph.gradients = count
         graph.differentiated = [t.value for t in tracked]
+    elif torch.is_grad_enabled():
+        graph.tracking = any(value.requires_grad for value in graph.inputs)
     return graph
 
 

@@ -9,7 +9,7 @@ Sources are immutable and compare by structure.  `str(source)` is the user's way
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -57,6 +57,12 @@ class Local(Source):
         return self.name
 
 
+def _is_literal(key: object) -> bool:
+    if type(key) is tuple:
+        return all(map(_is_literal, key))
+    return key is None or type(key) in (int, str, bytes, bool, float)
+
+
 @path
 class Held(Source):
     """An object held for ever by the cache entry: a globals dict, a class, a closure cell."""
@@ -86,10 +92,19 @@ class InstanceDict(Source):
 
 @path
 class Key(Source):
-    """`base[key]` of a dict (storage of the dict itself: no user __getitem__), constant key."""
+    """`base[key]` of a dict (storage of the dict itself: no user __getitem__), constant key;
+    `place`: that of a key which is an object, among the dict's keys, to name it by."""
 
     base: Source
     key: object
+    place: int | None = field(default=None, compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Key) or self.base != other.base:
+            return False
+        if self.key is other.key:  # `==` of other objects is the user's, or a tensor's
+            return True
+        return type(self.key) is type(other.key) and _is_literal(self.key) and self.key == other.key
 
     def __str__(self) -> str:
         if isinstance(self.base, Held) and self.base.text == "globals()":
@@ -102,7 +117,9 @@ class Key(Source):
             module = self.base.base.base if isinstance(self.base.base, InstanceDict) else self.base
             text = str(self.key)
             return f"{module}[{text}]" if text.isdigit() else f"{module}.{text}"
-        return f"{self.base}[{self.key!r}]"
+        if _is_literal(self.key):
+            return f"{self.base}[{self.key!r}]"
+        return f"{self.base}[<{type(self.key).__name__} {self.place}>]"
 
 
 @path

@@ -174,7 +174,8 @@ class Graph:
     """`outputs` holds a Value, a Size, an Alias, an OutputAlias or None in each place.  The user
     gets the first `returned` of them (None: all); those behind feed mutations, output aliases and
     the backward graph.  `symbols` are sizes and float symbols that no input shows: the caller
-    passes them as ints and floats behind the inputs.
+    passes them as ints and floats behind the inputs.  `tracking`: autograd is on at the call and
+    some input requires grad, but nothing is differentiated.
 
     A joint graph also has the gradients: `differentiated` are the values that got one (outputs,
     or inputs as mutated; not outputs that are views of inputs: their gradient flows outside), the
@@ -192,6 +193,7 @@ class Graph:
     gradients: int = 0
     differentiated: list[Value] = field(default_factory=list)
     symbols: list[Any] = field(default_factory=list)
+    tracking: bool = False
     _names: Iterator[int] = field(default_factory=itertools.count)
     _storages: Iterator[int] = field(default_factory=itertools.count)
 

@@ -264,9 +264,13 @@ def _draws(definition: OpDef) -> bool:
 # ---- how ops are resolved
 
 _HANDLERS: dict[Any, Handler] = {}
+_FAMILIES: dict[str, Handler] = {}  # by the start of the op's name
 
 
 def _resolve(func: Any) -> Handler:
+    for start, handler in _FAMILIES.items():
+        if func.name().startswith(start):
+            return handler
     definition = OPS.get(str(func))
     if definition is not None:
         return partial(_written if definition.mutates else _block, definition)
@@ -289,6 +293,16 @@ def intercept(*ops: Any) -> Callable[[Handler], Handler]:
     def register(handler: Handler) -> Handler:
         for op in ops:
             _HANDLERS[op] = handler
+        return handler
+
+    return register
+
+
+def family(start: str) -> Callable[[Handler], Handler]:
+    """Use the decorated handler for ops whose names start so, unless they are intercepted."""
+
+    def register(handler: Handler) -> Handler:
+        _FAMILIES[start] = handler
         return handler
 
     return register

@@ -58,7 +58,7 @@ class ProgramWriter:
         self.lines: list[str] = []
         self._names: dict[Any, str] = {}
         self._taken: set[str] = set(self.globals) | {"float", "math", "max", "min", "program"}
-        self._taken |= {FAULT.name, "note", "faults", "new_fault", "check"}
+        self._taken |= {FAULT.name, "note", "faults", "new_fault", "check", "no_grad"}
         self._names[FAULT] = FAULT.name
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
@@ -353,6 +353,8 @@ class ProgramWriter:
             texts.append("" if isinstance(output, (Alias, OutputAlias)) else self._output(output))
         for mutation in self.graph.mutations:
             texts[mutation.output] = self._written_back(mutation, texts[mutation.output])
+        if self.graph.tracking:
+            self._hide_from_autograd()
         for place, output in enumerate(self.graph.outputs):
             if isinstance(output, Alias):
                 texts[place] = self._rebuilt(self.name(self.graph.inputs[output.input]), output)
@@ -360,6 +362,12 @@ class ProgramWriter:
                 base = self._variable(texts, output.output)
                 texts[place] = self._rebuilt(base, output)
         self.lines.append(f"return {_tuple(texts)}")
+
+    def _hide_from_autograd(self) -> None:
+        """ATen is called, and inputs are written, as the program did it: without autograd."""
+        if self.graph.mutations or any(isinstance(call, Node) for call in self.calls):
+            self.globals["no_grad"] = torch.no_grad
+            self.lines = ["with no_grad():", *(f"    {line}" for line in self.lines)]
 
     def _output(self, output: Any) -> str:
         return self.argument(output)

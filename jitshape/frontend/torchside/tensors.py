@@ -93,6 +93,11 @@ class TensorValue(Value):
             self._symbolic = self.machine.tracer.enter(self.machine, self)
         return self._symbolic
 
+    @property
+    def object(self) -> torch.Tensor | None:
+        """The real tensor, as a key of a real dict."""
+        return self.real
+
     def python_type(self) -> type:
         if self._symbolic is None:
             self.machine.guard(self.source, TypeIs(self.cls))
@@ -381,6 +386,9 @@ def from_real(m: Machine, result: Any) -> Value:
         return m.new_tuple(items) if kind is tuple else TupleValue(items, kind)
     if kind is list:
         return m.new_list([from_real(m, item) for item in result])
+    if kind is dict:
+        pairs = result.items()
+        return m.new_dict([(from_real(m, key), from_real(m, item)) for key, item in pairs])
     if issubclass(kind, torch.Tensor):
         raise Break("torch_call", "the call gave a real tensor while tracing")
     if callable(result) and natives.policy(result):

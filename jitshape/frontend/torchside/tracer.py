@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import jitshape.ir.foreach
 import jitshape.ir.symbolic_index  # noqa: F401  registers indexing
 from jitshape.dims import Relation
 from jitshape.errors import InternalError, UnsupportedTensor
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
 
 LAYOUT, DECLARED = "layout of an input", "dynamic_shapes"  # reasons of facts
+LONGEST_NAME = 80  # of a graph input
 TENSOR_CLASSES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
@@ -166,7 +168,7 @@ class Tracer:
 
     def _name(self, source: Source) -> str:
         """A name for the graph input: the source's text as an identifier, made unique."""
-        text = "".join(c if c.isalnum() else "_" for c in str(source)).strip("_")
+        text = "".join(c if c.isalnum() else "_" for c in str(source)).strip("_")[-LONGEST_NAME:]
         name = text = text if text[:1].isalpha() else f"x_{text}"
         for number in itertools.count(1):
             if name not in self._names:

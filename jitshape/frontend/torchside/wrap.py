@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitshape.frontend.sources import Source
+from jitshape.frontend.torchside.markers import look_behind
 from jitshape.frontend.torchside.modules import ModuleObject
 from jitshape.frontend.torchside.natives import policy
 from jitshape.frontend.torchside.tensors import BreakingFunction, TensorValue, TorchCallable
 from jitshape.frontend.values.base import WRAPPERS, Value, wraps
 from jitshape.frontend.values.classes import PURE_GETTER_OWNERS
 from jitshape.frontend.values.constants import register_constant_type
-from jitshape.frontend.values.functions import PURE_OWNERS, guard_code, is_made_by_each_call
+from jitshape.frontend.values.functions import (
+    PURE_OWNERS,
+    FunctionValue,
+    guard_code,
+    is_made_by_each_call,
+)
 from jitshape.frontend.values.storage import guard_identity, guard_type
 
 if TYPE_CHECKING:
@@ -56,7 +62,8 @@ def _before(cls: type) -> None:
     def wrapper(m: Machine, real: Any, source: Source | None) -> Value:
         kind = policy(real)
         if kind is None:
-            return plain(m, real, source)
+            value = plain(m, real, source)
+            return look_behind(value, real) if isinstance(value, FunctionValue) else value
         if kind == "break" and is_made_by_each_call(real, source):
             return BreakingFunction(real, guard_code(m, real, source))
         return TorchCallable(real, guard_identity(m, real, source))

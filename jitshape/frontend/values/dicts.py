@@ -93,7 +93,8 @@ class DictValue(Storage):
 
     def _read_value(self, m: Machine, hashed: Any, entry: Entry) -> None:
         key = entry.key.constant() if entry.key.is_constant() else real_key(entry.key)
-        entry.value = m.wrap(dict.__getitem__(self.object, key), Key(self.source, key))
+        place = None if is_plain(key) else list(self.entries).index(hashed)
+        entry.value = m.wrap(dict.__getitem__(self.object, key), Key(self.source, key, place))
 
     def load(self, m: Machine) -> dict[Any, Entry]:
         """All keys, in order; values stay unread."""
