@@ -1,169 +1,17 @@
 /* Dispatcher: the callable that stands for a compiled function.
 
-In: a call.  Arguments are bound to the function's slots, the entries' guard programs are run in
-order, and the first that holds is called with its extracted objects; otherwise miss(dispatcher,
-slots) gives the result.  A call that does not bind, or that is made while this thread bypasses
-compiled code, goes to the function itself, so that CPython raises its own error.
-Entries are published by replacing an immutable tuple; a call uses the tuple it started with. */
+In: a call.  Its arguments are bound to the function's slots, and the entry whose guards hold is
+called with its extracted objects; otherwise miss(dispatcher, slots) gives the result.  A call that
+does not bind, or that is made while this thread bypasses compiled code, goes to the function
+itself. */
 #ifndef JITSHAPE_DISPATCHER_H
 #define JITSHAPE_DISPATCHER_H
 
-typedef struct {
-    PyObject_HEAD
-    Program *program;
-    PyObject *function;
-    Py_ssize_t hits;
-} Entry;
-
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyFunctionObject *function;
-    PyObject *code, *names; /* the binding below belongs to this code */
-    PyObject *miss;
-    PyObject *entries; /* tuple of Entry */
-    PyObject *dict, *weakrefs;
-    Py_ssize_t hits, misses;
-    Py_ssize_t last; /* place of the entry that served the last call */
-    int n_slots, n_positional, n_positional_only, n_keyword_only;
-    char has_varargs, has_varkeywords, disabled;
-} Dispatcher;
-
-static __thread int bypass_depth;
-static PyTypeObject *entry_type, *program_type, *dispatcher_type;
-
 #define INLINE_SLOTS 32
-#define INLINE_EXTRACT 64
-
-/* ---- Entry */
-
-static int
-entry_traverse(Entry *e, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(e));
-    Py_VISIT(e->program);
-    Py_VISIT(e->function);
-    return 0;
-}
-
-static int
-entry_clear(Entry *e)
-{
-    Py_CLEAR(e->program);
-    Py_CLEAR(e->function);
-    return 0;
-}
-
-static void
-entry_dealloc(Entry *e)
-{
-    PyTypeObject *type = Py_TYPE(e);
-    PyObject_GC_UnTrack(e);
-    entry_clear(e);
-    type->tp_free(e);
-    Py_DECREF(type);
-}
-
-static PyMemberDef entry_members[] = {
-    {"program", T_OBJECT, offsetof(Entry, program), READONLY},
-    {"function", T_OBJECT, offsetof(Entry, function), READONLY},
-    {"hits", T_PYSSIZET, offsetof(Entry, hits), READONLY},
-    {NULL},
-};
-static PyType_Slot entry_slots[] = {
-    {Py_tp_traverse, entry_traverse}, {Py_tp_clear, entry_clear},
-    {Py_tp_dealloc, entry_dealloc},   {Py_tp_members, entry_members},
-    {0},
-};
-static PyType_Spec entry_spec = {
-    "jitshape.frontend._evalframe.Entry", sizeof(Entry), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION, entry_slots};
-
-/* ---- evaluating entries */
 
 static PyObject *
-enter(Entry *entry, PyObject **extracted)
+miss(Dispatcher *d, PyObject *const *slots)
 {
-    int n = entry->program->n_extract;
-    PyObject *function = Py_NewRef(entry->function);
-    entry->hits++;
-    PyObject *result = PyObject_Vectorcall(function, extracted + 1,
-                                           n | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    for (int i = 1; i <= n; i++) {
-        Py_DECREF(extracted[i]);
-    }
-    Py_DECREF(function);
-    return result;
-}
-
-/* 1: *result is the outcome of a hit (NULL: it raised); 0: no entry holds. */
-static int
-try_entry(Entry *entry, PyObject *const *slots, PyObject **result)
-{
-    PyObject *small[INLINE_EXTRACT + 1], **extracted = small;
-    int n = entry->program->n_extract;
-    if (n > INLINE_EXTRACT) {
-        extracted = PyMem_Malloc((n + 1) * sizeof(PyObject *));
-        if (extracted == NULL) {
-            *result = PyErr_NoMemory();
-            return 1;
-        }
-    }
-    int failed = program_run(entry->program, slots, extracted + 1);
-    *result = failed == -1 ? enter(entry, extracted) : NULL;
-    if (extracted != small) {
-        PyMem_Free(extracted);
-    }
-    return failed < 0;
-}
-
-/* The call of an entry without making it; NULL without an error: its guards do not hold. */
-static PyObject *
-entry_call(Entry *entry, PyObject *const *slots)
-{
-    int n = entry->program->n_extract;
-    PyObject **extracted = PyMem_Malloc((n + 1) * sizeof(PyObject *));
-    if (extracted == NULL) {
-        return PyErr_NoMemory();
-    }
-    PyObject *call = NULL;
-    if (program_run(entry->program, slots, extracted) == -1) {
-        entry->hits++;
-        call = make_tailcall(entry->function, extracted, n);
-        for (int i = 0; i < n; i++) {
-            Py_DECREF(extracted[i]);
-        }
-    }
-    PyMem_Free(extracted);
-    return call;
-}
-
-/* The entry that served the last call is tried first: calls come in runs. */
-static int
-try_entries(Dispatcher *d, PyObject *const *slots, PyObject **result)
-{
-    PyObject *entries = Py_NewRef(d->entries);
-    Py_ssize_t n = PyTuple_GET_SIZE(entries), last = d->last < n ? d->last : 0;
-    int hit = n > 0 && try_entry((Entry *)PyTuple_GET_ITEM(entries, last), slots, result);
-    for (Py_ssize_t i = 0; !hit && i < n; i++) {
-        if (i != last) {
-            hit = try_entry((Entry *)PyTuple_GET_ITEM(entries, i), slots, result);
-            last = hit ? i : last;
-        }
-    }
-    d->last = last;
-    d->hits += hit;
-    Py_DECREF(entries);
-    return hit;
-}
-
-static PyObject *
-dispatch(Dispatcher *d, PyObject *const *slots)
-{
-    PyObject *result;
-    if (try_entries(d, slots, &result)) {
-        return result;
-    }
     d->misses++;
     PyObject *bound = PyTuple_New(d->n_slots);
     if (bound == NULL) {
@@ -172,134 +20,29 @@ dispatch(Dispatcher *d, PyObject *const *slots)
     for (int i = 0; i < d->n_slots; i++) {
         PyTuple_SET_ITEM(bound, i, Py_NewRef(slots[i]));
     }
-    PyObject *miss = Py_NewRef(d->miss);
+    PyObject *callable = Py_NewRef(d->miss);
     PyObject *const args[] = {NULL, (PyObject *)d, bound};
-    result = PyObject_Vectorcall(miss, args + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    Py_DECREF(miss);
+    PyObject *result =
+        PyObject_Vectorcall(callable, args + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_DECREF(callable);
     Py_DECREF(bound);
     return result;
 }
 
-/* ---- binding */
-
-static int
-adopt_code(Dispatcher *d)
+static PyObject *
+dispatch(Dispatcher *d, PyObject *const *slots)
 {
-    PyCodeObject *code = (PyCodeObject *)d->function->func_code;
-    PyObject *names = PyCode_GetVarnames(code), *none = PyTuple_New(0);
-    if (names == NULL || none == NULL) {
-        Py_XDECREF(names);
-        Py_XDECREF(none);
-        return -1;
+    Choice choice;
+    int found = choose(d, slots, &choice);
+    if (found <= 0) {
+        return found < 0 ? NULL : miss(d, slots);
     }
-    d->n_positional = code->co_argcount;
-    d->n_positional_only = code->co_posonlyargcount;
-    d->n_keyword_only = code->co_kwonlyargcount;
-    d->has_varargs = (code->co_flags & CO_VARARGS) != 0;
-    d->has_varkeywords = (code->co_flags & CO_VARKEYWORDS) != 0;
-    d->n_slots = d->n_positional + d->n_keyword_only + d->has_varargs + d->has_varkeywords;
-    Py_XSETREF(d->names, names);
-    Py_XSETREF(d->code, Py_NewRef(code));
-    Py_XSETREF(d->entries, none); /* compiled from other code */
-    return 0;
-}
-
-static int
-parameter_index(Dispatcher *d, PyObject *name)
-{
-    int n = d->n_positional + d->n_keyword_only;
-    for (int i = d->n_positional_only; i < n; i++) {
-        if (PyTuple_GET_ITEM(d->names, i) == name) {
-            return i;
-        }
-    }
-    for (int i = d->n_positional_only; i < n; i++) {
-        if (PyUnicode_Compare(PyTuple_GET_ITEM(d->names, i), name) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-/* Put keyword arguments in their slots; those of no parameter go to `rest` if there is one. */
-static int
-bind_keywords(Dispatcher *d, PyObject *const *values, PyObject *kwnames, PyObject **slots,
-              PyObject *rest)
-{
-    Py_ssize_t n = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
-        int index = parameter_index(d, name);
-        if (index >= 0) {
-            if (slots[index] != NULL) {
-                return -1;
-            }
-            slots[index] = values[i];
-        } else if (rest == NULL || PyDict_SetItem(rest, name, values[i]) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-static int
-bind_defaults(Dispatcher *d, PyObject **slots)
-{
-    PyObject *defaults = d->function->func_defaults, *named = d->function->func_kwdefaults;
-    Py_ssize_t n_defaults = defaults == NULL ? 0 : PyTuple_GET_SIZE(defaults);
-    Py_ssize_t first = d->n_positional - n_defaults;
-    for (int i = 0; i < d->n_positional; i++) {
-        if (slots[i] == NULL) {
-            if (i < first) {
-                return -1;
-            }
-            slots[i] = PyTuple_GET_ITEM(defaults, i - first);
-        }
-    }
-    for (int i = d->n_positional; i < d->n_positional + d->n_keyword_only; i++) {
-        if (slots[i] == NULL) {
-            PyObject *name = PyTuple_GET_ITEM(d->names, i);
-            slots[i] = named == NULL ? NULL : PyDict_GetItemWithError(named, name);
-            if (slots[i] == NULL) {
-                return -1;
-            }
-        }
-    }
-    return 0;
-}
-
-/* 0, or -1 where the call does not bind.  *varargs and *varkeywords are new references. */
-static int
-bind(Dispatcher *d, PyObject *const *args, Py_ssize_t n, PyObject *kwnames, PyObject **slots,
-     PyObject **varargs, PyObject **varkeywords)
-{
-    Py_ssize_t taken = n < d->n_positional ? n : d->n_positional;
-    memset(slots, 0, sizeof(PyObject *) * d->n_slots);
-    memcpy(slots, args, sizeof(PyObject *) * taken);
-    int next = d->n_positional + d->n_keyword_only;
-    if (d->has_varargs) {
-        *varargs = PyTuple_New(n - taken);
-        if (*varargs == NULL) {
-            return -1;
-        }
-        for (Py_ssize_t i = taken; i < n; i++) {
-            PyTuple_SET_ITEM(*varargs, i - taken, Py_NewRef(args[i]));
-        }
-        slots[next++] = *varargs;
-    } else if (n > taken) {
-        return -1;
-    }
-    if (d->has_varkeywords) {
-        *varkeywords = PyDict_New();
-        if (*varkeywords == NULL) {
-            return -1;
-        }
-        slots[next] = *varkeywords;
-    }
-    if (bind_keywords(d, args + n, kwnames, slots, *varkeywords) < 0) {
-        return -1;
-    }
-    return bind_defaults(d, slots);
+    PyObject *function = Py_NewRef(choice.entry->function);
+    PyObject *result = PyObject_Vectorcall(function, choice.arguments + 1,
+                                           choice.n | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_DECREF(function);
+    choice_end(&choice);
+    return result;
 }
 
 static PyObject *
@@ -368,13 +111,10 @@ call_once(PyObject *callable, PyObject *const *args, size_t nargsf)
 /* ---- methods */
 
 static PyObject *
-add_entry(Dispatcher *d, PyObject *args, PyObject *kwargs)
+add_entry(Dispatcher *d, PyObject *args)
 {
-    static char *names[] = {"program", "function", "at_front", NULL};
     PyObject *program, *function;
-    int at_front = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|p", names, program_type, &program,
-                                     &function, &at_front)) {
+    if (!PyArg_ParseTuple(args, "O!O", program_type, &program, &function)) {
         return NULL;
     }
     if (((Program *)program)->n_slots > d->n_slots) {
@@ -391,13 +131,18 @@ add_entry(Dispatcher *d, PyObject *args, PyObject *kwargs)
     }
     entry->program = (Program *)Py_NewRef(program);
     entry->function = Py_NewRef(function);
-    entry->hits = 0;
+    entry->hits = entry->timed = 0;
+    entry->used = d->calls;
+    entry->guard_seconds = 0;
+    entry->created = seconds_now();
     PyObject_GC_Track(entry);
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyTuple_SET_ITEM(entries, i + at_front, Py_NewRef(PyTuple_GET_ITEM(d->entries, i)));
+        PyTuple_SET_ITEM(entries, i, Py_NewRef(PyTuple_GET_ITEM(d->entries, i)));
     }
-    PyTuple_SET_ITEM(entries, at_front ? 0 : n, Py_NewRef(entry));
-    Py_SETREF(d->entries, entries);
+    PyTuple_SET_ITEM(entries, n, Py_NewRef(entry));
+    if (publish(d, entries) < 0) {
+        Py_CLEAR(entry);
+    }
     return (PyObject *)entry;
 }
 
@@ -414,21 +159,18 @@ remove_entry(Dispatcher *d, PyObject *entry)
     }
     PyObject *entries = kept == NULL ? NULL : PyList_AsTuple(kept);
     Py_XDECREF(kept);
-    if (entries == NULL) {
+    if (publish(d, entries) < 0) {
         return NULL;
     }
-    Py_SETREF(d->entries, entries);
     Py_RETURN_NONE;
 }
 
 static PyObject *
 clear_entries(Dispatcher *d, PyObject *unused)
 {
-    PyObject *none = PyTuple_New(0);
-    if (none == NULL) {
+    if (publish(d, PyTuple_New(0)) < 0) {
         return NULL;
     }
-    Py_SETREF(d->entries, none);
     d->hits = d->misses = 0;
     Py_RETURN_NONE;
 }
@@ -447,19 +189,17 @@ check_slots(Dispatcher *d, PyObject *slots)
 static PyObject *
 find_entry(Dispatcher *d, PyObject *slots)
 {
+    Choice choice;
     if (check_slots(d, slots) < 0) {
         return NULL;
     }
-    PyObject *entries = Py_NewRef(d->entries), *found = NULL;
-    for (Py_ssize_t i = 0; found == NULL && i < PyTuple_GET_SIZE(entries); i++) {
-        Entry *entry = (Entry *)PyTuple_GET_ITEM(entries, i);
-        found = entry_call(entry, &PyTuple_GET_ITEM(slots, 0));
-        if (found == NULL && PyErr_Occurred()) {
-            break;
-        }
+    int found = choose(d, &PyTuple_GET_ITEM(slots, 0), &choice);
+    if (found <= 0) {
+        return found < 0 ? NULL : Py_NewRef(Py_None);
     }
-    Py_DECREF(entries);
-    return found == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : found;
+    PyObject *call = make_tailcall(choice.entry->function, choice.arguments + 1, choice.n);
+    choice_end(&choice);
+    return call;
 }
 
 /* Call the function itself as the call that gave these slots did. */
@@ -517,8 +257,8 @@ dispatcher_copy(PyObject *self, PyObject *unused)
 static PyObject *
 dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *function, *miss;
-    if (!PyArg_ParseTuple(args, "O!O", &PyFunction_Type, &function, &miss)) {
+    PyObject *function, *on_miss;
+    if (!PyArg_ParseTuple(args, "O!O", &PyFunction_Type, &function, &on_miss)) {
         return NULL;
     }
     Dispatcher *d = (Dispatcher *)type->tp_alloc(type, 0);
@@ -527,9 +267,11 @@ dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     d->vectorcall = dispatcher_vectorcall;
     d->function = (PyFunctionObject *)Py_NewRef(function);
-    d->miss = Py_NewRef(miss);
+    d->miss = Py_NewRef(on_miss);
+    d->entries = PyTuple_New(0);
+    d->tables = PyTuple_New(0);
     PyObject *functools = PyImport_ImportModule("functools"), *done = NULL;
-    if (functools != NULL && adopt_code(d) == 0) {
+    if (functools != NULL && d->entries != NULL && d->tables != NULL && adopt_code(d) == 0) {
         done = PyObject_CallMethod(functools, "update_wrapper", "OO", d, function);
     }
     Py_XDECREF(functools);
@@ -549,6 +291,7 @@ dispatcher_traverse(Dispatcher *d, visitproc visit, void *arg)
     Py_VISIT(d->code);
     Py_VISIT(d->miss);
     Py_VISIT(d->entries);
+    Py_VISIT(d->tables);
     Py_VISIT(d->dict);
     return 0;
 }
@@ -572,6 +315,7 @@ dispatcher_dealloc(Dispatcher *d)
     }
     dispatcher_clear(d);
     Py_CLEAR(d->entries);
+    Py_CLEAR(d->tables);
     Py_CLEAR(d->code);
     Py_CLEAR(d->names);
     type->tp_free(d);
@@ -579,8 +323,7 @@ dispatcher_dealloc(Dispatcher *d)
 }
 
 static PyMethodDef dispatcher_methods[] = {
-    {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS,
-     "add_entry(program, function, at_front=False) -> Entry"},
+    {"add_entry", (PyCFunction)add_entry, METH_VARARGS, "add_entry(program, function) -> Entry"},
     {"remove_entry", (PyCFunction)remove_entry, METH_O, "remove_entry(entry)"},
     {"clear", (PyCFunction)clear_entries, METH_NOARGS, "Forget all entries and counts."},
     {"find_entry", (PyCFunction)find_entry, METH_O,
@@ -597,6 +340,8 @@ static PyMemberDef dispatcher_members[] = {
     {"__dictoffset__", T_PYSSIZET, offsetof(Dispatcher, dict), READONLY},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Dispatcher, weakrefs), READONLY},
     {"entries", T_OBJECT, offsetof(Dispatcher, entries), READONLY},
+    {"tables", T_OBJECT, offsetof(Dispatcher, tables), READONLY},
+    {"calls", T_PYSSIZET, offsetof(Dispatcher, calls), READONLY, "a clock for Entry.used"},
     {"hits", T_PYSSIZET, offsetof(Dispatcher, hits), READONLY},
     {"misses", T_PYSSIZET, offsetof(Dispatcher, misses), READONLY},
     {"miss", T_OBJECT, offsetof(Dispatcher, miss), 0},

@@ -8,14 +8,23 @@
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
+#include <time.h>
 
 #include "_frames.h"
 
 #include "_tensor.h"
 
+#include "_steps.h"
+
 #include "_program.h"
 
+#include "_table.h"
+
 #include "_tailcall.h"
+
+#include "_entries.h"
+
+#include "_binding.h"
 
 #include "_dispatcher.h"
 
@@ -81,13 +90,15 @@ PyInit__evalframe(void)
     }
     trust_versions_of_split_dicts = (Py_Version >> 8) != 0x030D00; /* before 3.13.1 */
     program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
+    table_type = (PyTypeObject *)PyType_FromSpec(&table_spec);
     entry_type = (PyTypeObject *)PyType_FromSpec(&entry_spec);
     dispatcher_type = (PyTypeObject *)PyType_FromSpec(&dispatcher_spec);
     tailcall_type = (PyTypeObject *)PyType_FromSpec(&tailcall_spec);
-    if (program_type == NULL || entry_type == NULL || dispatcher_type == NULL ||
+    if (program_type == NULL || table_type == NULL || entry_type == NULL || dispatcher_type == NULL ||
         tailcall_type == NULL ||
         PyModule_AddObjectRef(module, "TailCall", (PyObject *)tailcall_type) < 0 ||
         PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) < 0 ||
+        PyModule_AddObjectRef(module, "Table", (PyObject *)table_type) < 0 ||
         PyModule_AddObjectRef(module, "Entry", (PyObject *)entry_type) < 0 ||
         PyModule_AddObjectRef(module, "Dispatcher", (PyObject *)dispatcher_type) < 0) {
         return NULL;

@@ -1,8 +1,9 @@
-/* Snapshots: what one successful evaluation of a guard program read from memory, as a list of words.
+/* Snapshots: what an evaluation of a table reads from memory, as a list of words.
 
-In: a program, the slots and the registers of an evaluation that succeeded.  Out: a Snapshot.
-While every word that the loads and checks read is what it was, so is their outcome: a later call
-compares the words and evaluates only what no word stands for (tensors, numbers, sets, getters).
+In: a table and the slots of a call that some entry serves.  Out: a Snapshot.
+While every word that the loads and checks read is what it was, so is their outcome for each entry
+(`alive`): a later call compares the words and evaluates only what no word stands for (tensors,
+numbers, sets, getters).
 A dict is read through its version tag, a class through its own; both are never used twice.
 
 Invariants: the words lie in the order of the loads, so that each lies in an object that the words
@@ -24,7 +25,7 @@ enum ActionKind { A_WORD, A_TAG, A_SLOT, A_LOAD, A_CHECK };
 
 typedef struct {
     const void *address; /* A_WORD: of 64 bits, A_TAG: of 32 bits */
-    uint64_t expected;   /* content, or the object that the step loads */
+    uint64_t expected;   /* content; the object that the step loads; whether the check holds */
     int32_t step;
     int32_t kind;
 } Action;
@@ -37,16 +38,19 @@ typedef struct {
 struct Snapshot {
     Py_ssize_t references;
     Py_ssize_t hits;
-    int n_actions, n_preloads, n_ambient, n_dynamic, n_pins;
+    uint64_t alive; /* entries that no step failed which the actions stand for */
+    int n_actions, n_preloads, n_dynamic, n_pins;
     Action *actions;
     Preload *preloads;
-    int32_t *ambient, *dynamic; /* steps to run: before the actions, behind them */
-    PyObject **pins;            /* owned */
+    int32_t *dynamic; /* steps to run behind the actions */
+    PyObject **pins;  /* owned */
 };
 
 typedef struct {
-    Program *program;
-    PyObject **objects;
+    Table *table;
+    PyObject *const *slots;
+    Registers regs;
+    PyObject **objects; /* of `regs` */
     Snapshot *made;
     const void **seen; /* hash table of addresses that have an action */
     size_t mask;
@@ -65,7 +69,6 @@ snapshot_release(Snapshot *snapshot)
     }
     PyMem_Free(snapshot->actions);
     PyMem_Free(snapshot->preloads);
-    PyMem_Free(snapshot->ambient);
     PyMem_Free(snapshot->dynamic);
     PyMem_Free(snapshot->pins);
     PyMem_Free(snapshot);
@@ -275,16 +278,40 @@ step_words(Builder *b, Step *s)
     }
 }
 
-static inline int
-is_ambient(Step *s)
+/* Actions for why a check of an attribute or item that is not there, or of a value that differs,
+   failed; 0 where none tell. */
+static int
+failure_words(Builder *b, Step *s)
 {
-    return s->op >= OP_AMBIENT && s->op <= OP_DEFAULT_DTYPE;
-}
-
-static inline int
-reads_objects(Step *s)
-{
-    return (s->op >= OP_KEY && s->op <= OP_LEN) || (s->op >= OP_TYPE_IS && s->op <= OP_NO_OVERLAP);
+    PyObject *object = b->objects[s->a];
+    switch (s->op) {
+    case OP_KEY:
+    case OP_MISSING: return PyDict_Check(object) ? dict_words(b, s->a) : class_word(b, s->a);
+    case OP_KEYS: return PyDict_Check(object) ? keys_words(b, s->a) : class_word(b, s->a);
+    case OP_LENGTH:
+        return storage_length(object) < 0 ? class_word(b, s->a) : length_words(b, s->a);
+    case OP_ITEM:
+        return PyTuple_Check(object) || PyList_Check(object) ? length_words(b, s->a)
+                                                             : class_word(b, s->a);
+    case OP_TYPE_ATTRIBUTE:
+    case OP_NO_TYPE_ATTRIBUTE:
+        return PyType_Check(object) ? attribute_words(b, s) : class_word(b, s->a);
+    case OP_FIELD:
+    case OP_NULL_FIELD:
+        return field_applies(object, (int)s->number) ? field_words(b, s) : class_word(b, s->a);
+    case OP_MEMBER:
+    case OP_NULL_MEMBER:
+        return member_address(s, object) != NULL
+                   ? member_words(b, s)
+                   : class_word(b, s->a) && type_tag(b, Py_TYPE(object));
+    case OP_TYPE_IS: return class_word(b, s->a);
+    case OP_EQUALS:
+        return Py_TYPE(object) != Py_TYPE(s->object) ? class_word(b, s->a) : pin(b, s, object);
+    case OP_IS:
+    case OP_SAME:
+    case OP_DISTINCT: return 1;
+    default: return 0;
+    }
 }
 
 static void
@@ -301,129 +328,162 @@ need_operands(Builder *b, Step *s)
     }
 }
 
-/* Whether the step's outcome follows from actions (added here). */
+/* Whether what the step reads is no object of Python's that words could stand for. */
 static int
-add_static_step(Builder *b, Step *s)
+is_volatile(Step *s)
 {
-    int is_load = s->op >= OP_KEY && s->op <= OP_GETTER;
+    return !reads_objects(s) || (s->op >= OP_SIZE && s->op <= OP_LEN) || s->op == OP_GETTER ||
+           s->op == OP_TENSOR || s->op == OP_NO_OVERLAP || s->op == OP_SHARES_STORAGE;
+}
+
+/* Whether the step holds, if that follows from actions (added here); else -1. */
+static int
+static_outcome(Builder *b, Step *s)
+{
     if (s->op == OP_HELD) {
         b->known[s->dst] = K_CERTAIN;
-        return 1;
+        return run_step(s, b->slots, &b->regs);
     }
     if (s->state == S_DYNAMIC) {
-        return 0;
+        return -1;
     }
     if (s->op == OP_SLOT) {
-        add_action(b, A_SLOT, NULL, (uintptr_t)b->objects[s->dst]);
-        return 1;
+        add_action(b, A_SLOT, NULL, (uintptr_t)b->slots[s->number]);
+        return run_step(s, b->slots, &b->regs);
     }
-    int is_relation = s->op == OP_SAME || s->op == OP_DISTINCT;
-    if (!reads_objects(s) || !b->is_static[s->a] || (is_relation && !b->is_static[s->b]) ||
-        s->op == OP_GETTER || s->op == OP_TENSOR || s->op == OP_NO_OVERLAP) {
-        return 0;
+    if (is_volatile(s) || !b->is_static[s->a] || (is_relation(s) && !b->is_static[s->b])) {
+        return -1;
     }
+    int holds = run_step(s, b->slots, &b->regs);
     if (s->state == S_STATIC) {
-        return step_words(b, s);
-    }
-    if (s->op >= OP_SIZE && s->op <= OP_LEN) {
-        return 0;
+        return (holds ? step_words(b, s) : failure_words(b, s)) ? holds : -1;
     }
     need_operands(b, s);
-    add_action(b, is_load ? A_LOAD : A_CHECK, NULL, is_load ? (uintptr_t)b->objects[s->dst] : 0);
-    return 1;
+    int is_load = loads_object(s);
+    uint64_t expected = is_load ? (uintptr_t)b->objects[s->dst] : (uint64_t)holds;
+    add_action(b, is_load ? A_LOAD : A_CHECK, NULL, expected);
+    return holds;
 }
 
 static void
 add_steps(Builder *b)
 {
-    Program *p = b->program;
+    Table *t = b->table;
     Snapshot *made = b->made;
-    for (b->step = 0; b->step < p->n_steps; b->step++) {
-        Step *s = &p->steps[b->step];
-        if (is_ambient(s)) {
-            made->ambient[made->n_ambient++] = b->step;
-        } else if (add_static_step(b, s)) {
-            if (s->op <= OP_GETTER) {
-                b->is_static[s->dst] = 1;
-            }
-        } else {
+    for (b->step = t->n_ambient; b->step < t->n_plain; b->step++) {
+        Step *s = &t->steps[b->step];
+        if (!(s->users & made->alive)) {
+            continue;
+        }
+        int holds = static_outcome(b, s);
+        if (holds < 0) {
             need_operands(b, s);
             made->dynamic[made->n_dynamic++] = b->step;
+        } else if (!holds) {
+            made->alive &= ~s->users;
+        } else if (loads_object(s)) {
+            b->is_static[s->dst] = 1;
         }
     }
-    for (int i = 0; i < p->n_extract; i++) {
-        if (p->extract[i] >= 0) {
-            b->is_needed[p->extract[i]] = 1;
+    for (int i = t->n_plain; i < t->n_steps; i++) {
+        need_operands(b, &t->steps[i]);
+    }
+}
+
+static void
+add_preloads(Builder *b)
+{
+    Table *t = b->table;
+    Snapshot *made = b->made;
+    for (int entry = 0; entry < t->n_entries; entry++) {
+        Row *row = &t->rows[entry];
+        for (int i = 0; (made->alive >> entry & 1) && i < row->n; i++) {
+            if (row->extract[i] >= 0) {
+                b->is_needed[row->extract[i]] = 1;
+            }
         }
     }
-    for (int reg = 0; reg < p->n_objects; reg++) {
+    for (int reg = 0; reg < t->n_objects; reg++) {
         if (b->is_static[reg] && b->is_needed[reg]) {
             made->preloads[made->n_preloads++] = (Preload){reg, b->objects[reg]};
         }
     }
 }
 
-/* A snapshot of the evaluation that filled `objects`, or NULL where memory lacks. */
-static Snapshot *
-snapshot_build(Program *p, PyObject **objects)
+/* Memory of a size that only building shows, given back as far as it was not used. */
+static void
+trim(Snapshot *made)
 {
-    size_t n = p->n_steps, table = 64;
-    while (table < 8 * n) {
-        table *= 2;
+    Action *actions = PyMem_Realloc(made->actions, (made->n_actions + 1) * sizeof(Action));
+    made->actions = actions == NULL ? made->actions : actions;
+    Preload *preloads = PyMem_Realloc(made->preloads, (made->n_preloads + 1) * sizeof(Preload));
+    made->preloads = preloads == NULL ? made->preloads : preloads;
+}
+
+/* A snapshot of what a call with these slots reads, or NULL where memory lacks. */
+static Snapshot *
+snapshot_build(Table *t, PyObject *const *slots)
+{
+    size_t n = t->n_steps, buckets = 64;
+    while (buckets < 8 * n) {
+        buckets *= 2;
     }
-    Builder b = {.program = p, .objects = objects, .mask = table - 1};
+    Builder b = {.table = t, .slots = slots, .mask = buckets - 1};
     Snapshot *made = b.made = PyMem_Calloc(1, sizeof(Snapshot));
-    b.seen = PyMem_Calloc(table, sizeof(void *));
-    b.is_static = PyMem_Calloc(3, p->n_objects);
+    b.seen = PyMem_Calloc(buckets, sizeof(void *));
+    b.is_static = PyMem_Calloc(3, t->n_objects);
+    b.objects = PyMem_Calloc(t->n_objects + t->n_numbers, sizeof(PyObject *));
     if (made != NULL) {
         made->references = 1;
+        made->alive = ~0ull;
         made->actions = PyMem_Malloc((4 * n + 1) * sizeof(Action)); /* four words at most a step */
-        made->preloads = PyMem_Malloc(p->n_objects * sizeof(Preload));
-        made->ambient = PyMem_Malloc((n + 1) * sizeof(int32_t));
+        made->preloads = PyMem_Malloc(t->n_objects * sizeof(Preload));
         made->dynamic = PyMem_Malloc((n + 1) * sizeof(int32_t));
         made->pins = PyMem_Malloc((n + 1) * sizeof(PyObject *));
     }
-    if (made == NULL || b.seen == NULL || b.is_static == NULL || made->actions == NULL ||
-        made->preloads == NULL || made->ambient == NULL || made->dynamic == NULL ||
+    if (made == NULL || b.seen == NULL || b.is_static == NULL || b.objects == NULL ||
+        made->actions == NULL || made->preloads == NULL || made->dynamic == NULL ||
         made->pins == NULL) {
         snapshot_release(made);
         made = NULL;
     } else {
-        b.is_needed = b.is_static + p->n_objects;
-        b.known = b.is_needed + p->n_objects;
+        registers_start(&b.regs, b.objects, t->n_objects, 0);
+        b.is_needed = b.is_static + t->n_objects;
+        b.known = b.is_needed + t->n_objects;
         add_steps(&b);
-        Action *exact = PyMem_Realloc(made->actions, (made->n_actions + 1) * sizeof(Action));
-        made->actions = exact == NULL ? made->actions : exact;
+        add_preloads(&b);
+        trim(made);
     }
     PyMem_Free(b.seen);
     PyMem_Free(b.is_static);
+    PyMem_Free(b.objects);
     return made;
 }
 
 /* ---- comparing */
 
 static inline int
-action_holds(Program *p, Action *a, PyObject *const *slots, Registers *regs)
+action_holds(Table *t, Action *a, PyObject *const *slots, Registers *regs)
 {
-    Step *s = &p->steps[a->step];
+    Step *s = &t->steps[a->step];
     switch (a->kind) {
     case A_WORD: return *(const uint64_t *)a->address == a->expected;
     case A_TAG: return *(const uint32_t *)a->address == a->expected;
     case A_SLOT: return (uintptr_t)slots[s->number] == a->expected;
     case A_LOAD: return (uintptr_t)load_object(s, regs->objects[s->a], regs) == a->expected;
-    default: return check(s, regs->objects);
+    default: return check(s, regs) == (int)a->expected; /* A_CHECK */
     }
 }
 
 /* The first action that does not hold, or NULL; fills the registers that other steps need. */
 static Action *
-snapshot_compare(Program *p, Snapshot *snapshot, PyObject *const *slots, Registers *regs)
+snapshot_compare(Table *t, Snapshot *snapshot, PyObject *const *slots, Registers *regs)
 {
     for (int i = 0; i < snapshot->n_preloads; i++) {
         regs->objects[snapshot->preloads[i].reg] = snapshot->preloads[i].object;
     }
     for (Action *a = snapshot->actions, *end = a + snapshot->n_actions; a < end; a++) {
-        if (!action_holds(p, a, slots, regs)) {
+        if (!action_holds(t, a, slots, regs)) {
             return a;
         }
     }
@@ -432,31 +492,31 @@ snapshot_compare(Program *p, Snapshot *snapshot, PyObject *const *slots, Registe
 
 /* Trust the failed action's word less, for all steps that read the same dict or class. */
 static void
-demote(Program *p, Action *failed)
+demote(Table *t, Action *failed)
 {
-    Step *s = &p->steps[failed->step];
+    Step *s = &t->steps[failed->step];
     if (failed->kind >= A_SLOT) {
         s->state = S_DYNAMIC;
         return;
     }
     s->state = S_RUN;
-    for (int i = 0; s->owner != NULL && i < p->n_steps; i++) {
-        if (p->steps[i].owner == s->owner && p->steps[i].state == S_STATIC) {
-            p->steps[i].state = S_RUN;
+    for (int i = 0; s->owner != NULL && i < t->n_steps; i++) {
+        if (t->steps[i].owner == s->owner && t->steps[i].state == S_STATIC) {
+            t->steps[i].state = S_RUN;
         }
     }
 }
 
-/* After an evaluation succeeded that `failed` (or NULL: no snapshot yet) had made necessary. */
+/* After an evaluation that `failed` (or NULL: no snapshot yet) had made necessary. */
 static void
-snapshot_renew(Program *p, Action *failed, PyObject **objects)
+snapshot_renew(Table *t, Action *failed, PyObject *const *slots)
 {
-    if (p->snapshot != NULL && failed != NULL && p->snapshot->hits < FEW_HITS) {
-        demote(p, failed);
-        p->builds++;
+    if (t->snapshot != NULL && failed != NULL && t->snapshot->hits < FEW_HITS) {
+        demote(t, failed);
+        t->builds++;
     }
-    Snapshot *old = p->snapshot;
-    p->snapshot = p->builds < MOST_BUILDS ? snapshot_build(p, objects) : NULL;
+    Snapshot *old = t->snapshot;
+    t->snapshot = t->builds < MOST_BUILDS ? snapshot_build(t, slots) : NULL;
     snapshot_release(old);
 }
 

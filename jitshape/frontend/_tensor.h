@@ -118,27 +118,30 @@ typedef struct {
 } TensorSpec;
 
 static int
-tensor_matches(PyObject *tensor, const TensorSpec *spec)
+view_matches(const TensorView *view, const TensorSpec *spec)
 {
-    TensorView view;
-    if (Py_TYPE(tensor) != spec->type || !read_tensor(tensor, &view)) {
+    if (view->keys != spec->keys || view->kind != spec->kind || view->rank != spec->rank ||
+        view->requires_grad != spec->requires_grad ||
+        (spec->is_leaf >= 0 && view->is_leaf != spec->is_leaf)) {
         return 0;
     }
-    if (view.keys != spec->keys || view.kind != spec->kind || view.rank != spec->rank ||
-        view.requires_grad != spec->requires_grad ||
-        (spec->is_leaf >= 0 && view.is_leaf != spec->is_leaf)) {
-        return 0;
-    }
-    for (int64_t i = 0; i < view.rank; i++) {
-        int64_t size = spec->dims[i], stride = spec->dims[view.rank + i];
-        if (size >= 0 && view.sizes[i] != size) {
+    for (int64_t i = 0; i < view->rank; i++) {
+        int64_t size = spec->dims[i], stride = spec->dims[view->rank + i];
+        if (size >= 0 && view->sizes[i] != size) {
             return 0;
         }
-        if (stride >= 0 && view.strides[i] != stride && view.sizes[i] > 1) {
+        if (stride >= 0 && view->strides[i] != stride && view->sizes[i] > 1) {
             return 0;
         }
     }
     return 1;
+}
+
+static inline int
+same_spec(const TensorSpec *a, const TensorSpec *b)
+{
+    return a->rank == b->rank &&
+           memcmp(a, b, sizeof *a + 2 * (size_t)a->rank * sizeof(int64_t)) == 0;
 }
 
 /* The bytes [first, last) that a tensor's elements can lie in; an empty tensor has none. */

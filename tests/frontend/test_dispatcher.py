@@ -106,8 +106,8 @@ def test_a_hit_calls_the_entry_with_extracted_objects_and_no_frame_between():
 def test_entries_are_tried_in_order_and_can_be_removed():
     d = dispatcher(simple)
     a = S.Local(0, "a")
+    special = d.add_entry(guard_program([(a, C.Equals(1))]), lambda: "special")
     general = d.add_entry(guard_program(), lambda: "general")
-    special = d.add_entry(guard_program([(a, C.Equals(1))]), lambda: "special", at_front=True)
     assert d(1) == "special" and d(2) == "general"
     assert d.entries == (special, general)
     d.remove_entry(general)
@@ -127,7 +127,7 @@ def test_the_entry_of_the_last_call_is_tried_first():
     assert [d(1), d("x"), d("y"), d(1)] == ["int", "str", "str", "int"]
     d.remove_entry(large)
     assert [d(1), d(1)] == ["one", "one"]
-    d.add_entry(guard_program([(a, C.TypeIs(int))]), lambda: "int", at_front=True)
+    d.add_entry(guard_program([(a, C.TypeIs(int))]), lambda: "int")
     assert [d("x"), d(2), d(1)] == ["str", "int", "int"]
     d.clear()
     assert d(1)[0] == "miss"

@@ -1,4 +1,4 @@
-"""A program that compares words must answer as one that was just assembled and evaluates all."""
+"""A table that compares words must answer as one that was just made and evaluates all."""
 
 import gc
 import random
@@ -10,6 +10,7 @@ import pytest
 
 from jitshape.frontend import checks as C
 from jitshape.frontend import sources as S
+from jitshape.frontend._evalframe import Table
 from jitshape.frontend.guards import GuardSet, assemble
 
 X, Y = S.Local(0, "x"), S.Local(1, "y")
@@ -27,11 +28,21 @@ class Other:
     shared = 1
 
 
-def program(guards, extract=()):
-    found = GuardSet()
-    for guard in guards:
-        found.add(*guard)
-    return assemble(found, extract)
+class Warm:
+    """A table of one program; a fresh one evaluates each step."""
+
+    def __init__(self, guards, extract=()):
+        found = GuardSet()
+        for guard in guards:
+            found.add(*guard)
+        self.table = Table((assemble(found, extract).program,))
+
+    def run(self, slots):
+        found = self.table.run(slots)
+        return None if found is None else found[1]
+
+
+program = Warm
 
 
 class World:
@@ -150,7 +161,7 @@ class World:
             lambda: self.table.__setitem__("other", 1),
             lambda: setattr(self.function, "__code__", (lambda p, *, q: p).__code__),
             lambda: setattr(self.function, "__defaults__", (10**6 + random.randrange(2),)),
-            lambda: self.function.__kwdefaults__.__setitem__("q", 10**6),
+            lambda: (self.function.__kwdefaults__ or {}).__setitem__("q", 10**6),
             lambda: setattr(self.function, "__kwdefaults__", None),
         ]
 
@@ -163,7 +174,7 @@ def test_every_change_is_seen_by_a_warm_program():
         warm = program(world.guards())
         for _ in range(5):
             assert warm.run((world.x,)) == ()
-        assert warm.program.snapshot() is not None
+        assert warm.table.snapshot() is not None
         world.changes()[i]()
         for _ in range(3):
             assert warm.run((world.x,)) == program(world.guards()).run((world.x,)), i
@@ -223,7 +234,7 @@ def test_what_changes_in_every_call_is_evaluated_and_the_rest_compared():
         table["count"] += 1
         keep.append((i * 0.5,))
         assert warm.run((x, keep[-1])) == keep[-1]
-    found = warm.program.snapshot()
+    found = warm.table.snapshot()
     assert found["hits"] > 20 and found["demotions"] < 8
     assert found["evaluated"] < 10  # the first calls, fewer where dicts have no inline values
     table["k"] = 2
