@@ -32,6 +32,7 @@ from torch import nn
 from jitshape.backend.autograd import contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph
 from jitshape.cache import CompiledGraph, GraphCache, graph_key
+from jitshape.entries import LIMITS_KEPT, Entries
 from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
 from jitshape.forcing import Force
 from jitshape.frontend import _evalframe, calibrate, dynamic
@@ -60,7 +61,7 @@ from jitshape.ir.trace import Trace
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.breaking import break_error, break_record, break_text
-from jitshape.observe.explaining import compile_record, recompile_failures
+from jitshape.observe.explaining import compile_record, limit_text, recompile_failures
 from jitshape.observe.records import FallbackRecord, is_detailed, record
 from jitshape.options import Options, environment
 from jitshape.stages import Native, collection_deferred, stage
@@ -87,11 +88,10 @@ class Compiler:
         """`continuations`: those of the function that this one resumes."""
         self.function, self.options = function, options
         self.lock = threading.RLock()
-        self.programs: list[GuardProgram] = []
-        self.compiled: list[Program] = []  # of the entries that have a graph
         self.warned = False
         miss = self.miss if _force is None else _force.unseen(self.miss)
         self.dispatcher = _evalframe.Dispatcher(function, miss)
+        self.entries = Entries(self.dispatcher, options.recompile_limit * LIMITS_KEPT)
         self.continuations = continuations or Continuations(self._resume)
         _compilers.add(self)
 
@@ -100,9 +100,7 @@ class Compiler:
         return Compiler(function, options, self.continuations).dispatcher
 
     def forget(self) -> None:
-        self.programs.clear()
-        self.compiled.clear()
-        self.dispatcher.clear()
+        self.entries.clear()
 
     # ---- a call that no entry serves
 
@@ -120,7 +118,7 @@ class Compiler:
             found = dispatcher.find_entry(slots)  # another thread may have compiled it
             if found is not None:
                 return found
-            if self.programs and stance == "eager_on_recompile":
+            if self.entries.compiles and stance == "eager_on_recompile":
                 return self.natively(slots, "stance eager_on_recompile", fallback=False)
             return self.compile(slots)
         finally:
@@ -146,7 +144,7 @@ class Compiler:
 
     def compile(self, slots: tuple[Any, ...]) -> TailCall:
         """A new entry for this call; returns the call of it, or of the function itself."""
-        failures = recompile_failures(self.programs, slots)
+        failures = recompile_failures(self.entries.guards(), slots)
         if failures and _stance[-1] == "fail_on_recompile":
             raise RecompileRefused(
                 f"{self.function.__qualname__} would be compiled again",
@@ -164,7 +162,7 @@ class Compiler:
         except Native as native:
             if native.program is not None:
                 entry = functools.partial(self._natively_again, native.reason, native.fallback)
-                self.dispatcher.add_entry(native.program.program, entry)
+                self.entries.add_native(native.program, entry)
             return self.natively(slots, native.reason, native.fallback)
         except GraphBreak:
             raise
@@ -172,10 +170,7 @@ class Compiler:
             if not self.options.suppress_errors:
                 raise
             return self._suppressed(error, slots)
-        self.programs.append(made.program)
-        if made.compiled is not None:
-            self.compiled.append(made.compiled)
-        self.dispatcher.add_entry(made.program.program, made.entry)
+        self.entries.add(made.program, made.entry, made.compiled)
         self._tell(made, failures, time.thread_time() - start)
         if made.capture.policy.became_dynamic():
             dynamic.learn(program_code(self.function.__code__, slots))
@@ -197,13 +192,8 @@ class Compiler:
         counters.count("graph_hits" if made.shares else "compiles")
         if failures and not made.shares:
             counters.count("recompiles")
-        count = len(self.programs)
-        if count == self.options.recompile_limit + 1:
-            logs.warn(
-                f"{self.function.__qualname__} ({self.where()}) was compiled {count} times, the "
-                f"last time because {failures[0] if failures else 'nothing matched'}; entries "
-                "are kept.  JITSHAPE_LOGS=recompiles shows every reason"
-            )
+        if self.entries.compiles == self.options.recompile_limit + 1:
+            logs.warn(limit_text(self.function.__qualname__, self.where(), self.entries, failures))
         record(compile_record(self.function, made, failures, seconds))
 
 

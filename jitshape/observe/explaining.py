@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jitshape.observe.records import CompileRecord, GuardFailure, is_detailed
 
 if TYPE_CHECKING:
+    from jitshape.entries import Entries
     from jitshape.frontend.guards import Failure, GuardProgram
     from jitshape.pipeline import Made
 
@@ -32,6 +33,18 @@ def told(failure: Failure) -> GuardFailure:
         seen=failure.observed,
         where=str(guard.location or ""),
         fix=fix_of(failure),
+    )
+
+
+def limit_text(name: str, where: str, entries: Entries, failures: Sequence[Failure]) -> str:
+    """The warning of a function that is compiled again and again: why, and what helps."""
+    cause = failures[0] if failures else None
+    fix = fix_of(cause) if cause else ""
+    return (
+        f"{name} ({where}) was compiled {entries.compiles} times, the last time because "
+        f"{cause or 'nothing matched'}.  To avoid it: {fix or 'keep that from changing'}.  "
+        f"Compiled code goes on being used, the {entries.most} entries used last; "
+        "JITSHAPE_LOGS=recompiles shows every reason"
     )
 
 

@@ -115,6 +115,6 @@ def test_memory_plan_lowers_the_peak():
     with torch.no_grad():
         compiled(*program.inputs(4, 12))
     dispatcher = compiled._jitshape.call.__func__
-    (made,) = dispatcher.miss.__self__.compiled
+    (made,) = dispatcher.miss.__self__.entries.programs()
     sizes = dict.fromkeys((f"s{n}" for n in range(8)), 12)
     assert 0 < made.peak_bytes(sizes, plan=True) < made.peak_bytes(sizes, plan=False)

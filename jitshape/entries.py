@@ -1,0 +1,74 @@
+"""The entries of one compiled function: which there are, and which of them go.
+
+In: guard programs, each with the function that serves the calls it holds for.  Out: the entries of
+the function's dispatcher, at most `most`, of which those go that served least lately.
+Invariant: what the dispatcher has is the truth; entries that it dropped itself, because the
+function got other code, are gone here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jitshape.backend.compile import Program
+    from jitshape.frontend._evalframe import Dispatcher, Entry
+    from jitshape.frontend.guards import GuardProgram
+
+LIMITS_KEPT = 8  # entries kept, in multiples of the recompile limit
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What there is to tell of an entry; `native`: it calls the function itself."""
+
+    guards: GuardProgram
+    program: Program | None
+    native: bool
+
+
+class Entries:
+    """`compiles` counts all that were ever compiled."""
+
+    def __init__(self, dispatcher: Dispatcher, most: int) -> None:
+        self.dispatcher, self.most = dispatcher, most
+        self.compiles = 0
+        self._known: dict[Entry, Known] = {}
+
+    def add(
+        self, guards: GuardProgram, function: Callable[..., Any], program: Program | None = None
+    ) -> None:
+        """A compiled entry."""
+        self.compiles += 1
+        self._add(function, Known(guards, program, native=False))
+
+    def add_native(self, guards: GuardProgram, function: Callable[..., Any]) -> None:
+        """An entry that spares a trace which is known to lead to nothing."""
+        self._add(function, Known(guards, None, native=True))
+
+    def _add(self, function: Callable[..., Any], known: Known) -> None:
+        added = self.dispatcher.add_entry(known.guards.program, function)
+        others = self.dispatcher.entries[:-1]
+        if len(others) >= self.most:
+            self.dispatcher.remove_entry(min(others, key=lambda entry: entry.used))
+        self._known[added] = known
+        self._known = {entry: self._known[entry] for entry in self.dispatcher.entries}
+
+    def clear(self) -> None:
+        self.dispatcher.clear()
+        self._known.clear()
+        self.compiles = 0
+
+    def known(self) -> list[tuple[Entry, Known]]:
+        """The entries, oldest first."""
+        return [(entry, self._known[entry]) for entry in self.dispatcher.entries]
+
+    def guards(self) -> list[GuardProgram]:
+        """Of the compiled entries, oldest first."""
+        return [known.guards for _, known in self.known() if not known.native]
+
+    def programs(self) -> list[Program]:
+        """The compiled graphs, oldest first."""
+        return [known.program for _, known in self.known() if known.program is not None]
