@@ -13,7 +13,8 @@ outermost scope where its operands exist (loads at most one loop out).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -102,15 +103,52 @@ class Generator(SizeWriter):
             scope.volatile.clear()
 
     def serial_loop(self, loop: Loop) -> None:
-        id, lanes = atom_id(loop.axis), self.scope.lanes
-        running = [Running(self, acc, lanes) for acc in loop.accumulators]
+        """Main loop over several steps, each with accumulators of its own, and the rest."""
+        lanes, ways = self.scope.lanes, self.plan.ways(loop)
+        running = [[Running(self, acc, lanes) for acc in loop.accumulators] for _ in range(ways)]
         low, high = self.constant("i64", 0), self.size(loop.axis.extent)
         with self.when(low.compare("slt", high), "some"), self.preheader():
-            self.forget_memory()
-            with self.loop(low, high, 1, str(loop.axis.symbol)) as i, self.body(id):
-                self.bind(id, i)
-                self.iteration(loop, running)
-        self.finish(running)
+            middle = low + (high - low).integer("udiv", ways) * ways
+            self.serial_part(loop, low, middle, running)
+            if ways > 1:
+                for other in running[1:]:
+                    for total, part in zip(running[0], other):
+                        total.absorb(part)
+                self.serial_part(loop, middle, high, running[:1], rest=True)
+        self.finish(running[0])
+
+    def serial_part(
+        self, loop: Loop, low: Value, high: Value, running: list, rest: bool = False
+    ) -> None:
+        id = atom_id(loop.axis)
+        self.forget_memory()
+        with self.steps(loop, low, high, len(running), running, rest) as (i, running):
+            for step, accumulators in enumerate(running):
+                with self.body(id):
+                    self.bind(id, i + step if step else i)
+                    self.iteration(loop, accumulators)
+
+    @contextmanager
+    def steps(
+        self, loop: Loop, low: Value, high: Value, step: int, running: list, rest: bool = False
+    ) -> Iterator[tuple[Value, list[list[Running]]]]:
+        """The loop itself.  Long sums go by blocks, each summed from zero: a rounding error grows
+        with the length of a block and the number of blocks, not with the length of the axis."""
+        name = str(loop.axis.symbol)
+        block = 0 if rest else self.plan.block(loop, step)
+        if not block:
+            with self.loop(low, high, step, name) as i:
+                yield i, running
+            return
+        with self.loop(low, high, block, f"{name}_block") as start:
+            end = start + block
+            end = end.compare("slt", high).select(end, high)
+            parts = [[Running(self, a.accumulator, a.lanes) for a in way] for way in running]
+            with self.loop(start, end, step, name) as i:
+                yield i, parts
+            for way, part in zip(running, parts):
+                for total, one in zip(way, part):
+                    total.absorb(one)
 
     def vector_loop(self, loop: Loop) -> None:
         """Main loop over `wide` lanes, masked tail over `lanes`, then lanes into one."""
@@ -130,9 +168,12 @@ class Generator(SizeWriter):
     def vector_part(
         self, loop: Loop, low: Value, high: Value, lanes: int, running: list, tail: bool = False
     ) -> None:
-        id, name = atom_id(loop.axis), str(loop.axis.symbol)
+        id = atom_id(loop.axis)
         self.forget_memory()
-        with self.loop(low, high, lanes, name) as i, self.body(id) as scope:
+        with (
+            self.steps(loop, low, high, lanes, [running], rest=tail) as (i, [running]),
+            self.body(id) as scope,
+        ):
             self.bind(id, i)
             scope.lanes, scope.vector_axis = lanes, id
             if tail:

@@ -17,6 +17,8 @@ from jitshape.ir.symint import IntExpr, Size
 
 CHUNK = 2048  # elements of a vector loop that are one grid point
 CHUNK_OF_COLUMNS = 128  # the same where a serial loop stands inside
+WAYS = 4  # steps of a serial reduction at once
+BLOCK = 1024  # steps of a loop whose sum is taken from zero
 EXPENSIVE = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh sigmoid erf erfc pow atan2 fmod mod floordiv".split()
@@ -45,6 +47,24 @@ class Plan:
         if gathers or positions:  # 64-bit lanes: twice the registers already
             return 1
         return 4 if cost <= 6 else (2 if cost <= 20 else 1)
+
+    def ways(self, loop: Loop) -> int:
+        """How many steps of a serial loop run side by side, each with its own accumulators: as
+        many as hide an addition's latency, where the elements themselves cost less than that."""
+        short = not isinstance(loop.axis.extent, IntExpr) and loop.axis.extent < 4 * WAYS
+        positions = any(acc.combine.startswith("arg") for acc in loop.accumulators)
+        if loop.body or not loop.accumulators or short or positions:
+            return 1
+        scalars = [s for s in reachable(all_roots((loop,))) if isinstance(s, loops.Apply)]
+        cost = sum(8 if s.op in EXPENSIVE else 1 for s in scalars)
+        return WAYS if cost <= 4 * len(loop.accumulators) <= 16 else 1
+
+    def block(self, loop: Loop, step: int) -> int:
+        """Elements of a long loop that are summed before they join the total; 0: all at once."""
+        sums = any(a.combine == "sum" and a.dtype.is_floating_point for a in loop.accumulators)
+        extent = loop.axis.extent
+        short = not isinstance(extent, IntExpr) and extent <= BLOCK * step
+        return 0 if short or not sums else BLOCK * step
 
 
 def make_plan(kernel: Kernel, lanes: int) -> Plan:

@@ -73,6 +73,12 @@ class Running:
         for target, source in zip(other.states, self.folded(other.lanes).states):
             target.set(source.get())
 
+    def absorb(self, other: Running) -> None:
+        """Combine with a state of as many lanes."""
+        mine, theirs = ([state.get() for state in r.states] for r in (self, other))
+        for state, value in zip(self.states, self._combine(mine, theirs)):
+            state.set(value)
+
     def result(self) -> Value:
         value = self.states[-1].get()
         source = torch.int64 if self.by_position else self.dtype

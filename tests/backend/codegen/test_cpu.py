@@ -80,6 +80,17 @@ def test_reduction(build, combine, dtype, result, function):
         torch.testing.assert_close(out, expected)
 
 
+@pytest.mark.parametrize("build, dim", [(kernels.row_reduction, 1), (kernels.column_reduction, 0)])
+@pytest.mark.parametrize("length", [1023, 1024, 4095, 4096, 4101, 70_000])
+def test_long_sums_round_no_more_than_a_block(build, dim, length):
+    """The sum of `length` equal numbers: block by block it stays within a few roundings."""
+    x = torch.full((length, 3) if dim == 0 else (3, length), 0.1)
+    out = torch.empty(3)
+    run(build("sum", torch.float32, torch.float32), x, out, *x.shape)
+    exact = x[0, 0].double() * length
+    assert ((out.double() - exact).abs() / exact).max() < 2e-5
+
+
 @pytest.mark.parametrize("combine", ["max", "argmax", "min", "sum"])
 def test_nan_and_empty_rows(combine):
     dtype = torch.int64 if combine == "argmax" else torch.float32
