@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from jitshape.ir.graph import Alias, Graph, Mutation, Node, Value
+from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr
 from jitshape.ir.types import TensorType
@@ -92,7 +93,8 @@ class _Keys:
         """All that is known of sizes, and the hints that choices are made by."""
         env = self.graph.env
         rows = [(s.name, env.algebra.bounds(s.expr), s.expr.hint) for s in env.symbols.values()]
-        return tuple(rows), tuple(str(fact.condition) for fact in env.facts)
+        asserts = tuple(assumption(fact) for fact in env.asserts)
+        return tuple(rows), tuple(str(fact.condition) for fact in env.facts), asserts
 
     def number(self, thing: Any) -> int:
         return self.numbers.setdefault(thing, len(self.numbers))

@@ -67,6 +67,16 @@ class DataDependent(JitshapeError, RuntimeError):
     condition: object = None
 
 
+class Refuted(RuntimeError):
+    """A number that exists only when the graph runs does not fit what was assumed of it.  Nothing
+    that a program could observe has happened yet: the call can be made again without the graph.
+    `assumption` names what failed; `random_state` is that of the generator before the graph."""
+
+    def __init__(self, message: str, assumption: str, random_state: object = None) -> None:
+        super().__init__(message)
+        self.assumption, self.random_state = assumption, random_state
+
+
 class DoubleBackward(JitshapeError, RuntimeError):
     """A gradient of a gradient was asked of a compiled graph."""
 

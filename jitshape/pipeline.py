@@ -22,13 +22,14 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from jitshape.assumptions import Assumptions
 from jitshape.backend.autograd import contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph
 from jitshape.cache import CompiledGraph, GraphCache, graph_key
@@ -92,6 +93,8 @@ class Compiler:
         miss = self.miss if _force is None else _force.unseen(self.miss)
         self.dispatcher = _evalframe.Dispatcher(function, miss)
         self.entries = Entries(self.dispatcher, options.recompile_limit * LIMITS_KEPT)
+        again = None if options.fullgraph else self.forget
+        self.assumptions = Assumptions(self.dispatcher.call_original, self._fell_back, again)
         self.continuations = continuations or Continuations(self._resume)
         _compilers.add(self)
 
@@ -127,13 +130,16 @@ class Compiler:
     def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> TailCall:
         """The call without compiled code."""
         if fallback:
-            counters.count("fallbacks")
-            counters.count_in("fallback_reasons", reason)
-            counters.count_frame(reason.partition(":")[0])
-            record(FallbackRecord(self.function.__qualname__, self.where(), reason))
+            self._fell_back(reason)
         if _force is not None:
             _force.passes(self.function.__code__)
         return TailCall(self.dispatcher.call_original, slots)
+
+    def _fell_back(self, reason: str) -> None:
+        counters.count("fallbacks")
+        counters.count_in("fallback_reasons", reason)
+        counters.count_frame(reason.partition(":")[0])
+        record(FallbackRecord(self.function.__qualname__, self.where(), reason))
 
     def _natively_again(self, reason: str, fallback: bool, *slots: Any) -> TailCall:
         return self.natively(slots, reason, fallback)
@@ -158,7 +164,9 @@ class Compiler:
         start = time.thread_time()
         try:
             with collection_deferred():
-                made = compile_call(self.function, slots, self.options, self.continuations)
+                made = compile_call(
+                    self.function, slots, self.options, self.continuations, self.assumptions.refuted
+                )
         except Native as native:
             if native.program is not None:
                 entry = functools.partial(self._natively_again, native.reason, native.fallback)
@@ -170,7 +178,10 @@ class Compiler:
             if not self.options.suppress_errors:
                 raise
             return self._suppressed(error, slots)
-        self.entries.add(made.program, made.entry, made.compiled)
+        entry: Callable[..., Any] = made.entry
+        if made.assumes:
+            entry = self.assumptions.checked(entry, len(slots))
+        self.entries.add(made.program, entry, made.compiled)
         self._tell(made, failures, time.thread_time() - start)
         if made.capture.policy.became_dynamic():
             dynamic.learn(program_code(self.function.__code__, slots))
@@ -179,7 +190,7 @@ class Compiler:
         if extracted is None:
             failure = explain(made.program, slots)
             raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
-        return TailCall(noting(made.entry, made.varying), *extracted)
+        return TailCall(noting(entry, made.varying), *extracted)
 
     def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> TailCall:
         if not self.warned:
@@ -209,6 +220,7 @@ class Made:
     compiled: Program | None
     shares: bool  # the graph was compiled before
     varying: frozenset[str]  # the numbers in the result that are symbolic
+    assumes: bool  # something of numbers that exist only when the graph runs
 
 
 # ---- one compile, stage by stage
@@ -219,9 +231,10 @@ def compile_call(
     slots: tuple[Any, ...],
     options: Options,
     continuations: Continuations,
+    refuted: Collection[str] = (),
 ) -> Made:
     """From one call to an entry."""
-    captured, exit_ = capture_and_leave(function, slots, options, continuations)
+    captured, exit_ = capture_and_leave(function, slots, options, continuations, refuted)
     try:
         _tell_outcome(captured)
         text, run, inputs, compiled, shared, shares = "", None, (), None, (), False
@@ -243,11 +256,13 @@ def compile_call(
         captured.tracer.close()
     with stage("publish"):
         entry = exit_.emitter.finish(function.__globals__, run, inputs)
-        program = assemble((*captured.guards(), *shared), exit_.emitter.extract)
+        assumes = bool(captured.tracer.env.asserts)
+        extract = (*(argument_slots(function) if assumes else ()), *exit_.emitter.extract)
+        program = assemble((*captured.guards(), *shared), extract)
     counters.count("symbols", len(captured.symbol_texts()))
     counters.count("guards", len(program.guards))
     _log_entry(captured, program, entry)
-    return Made(program, entry, captured, shown, text, compiled, shares, varying)
+    return Made(program, entry, captured, shown, text, compiled, shares, varying, assumes)
 
 
 def capture_and_leave(
@@ -255,6 +270,7 @@ def capture_and_leave(
     slots: tuple[Any, ...],
     options: Options,
     continuations: Continuations,
+    refuted: Collection[str],
 ) -> tuple[Capture, Exit]:
     """A trace and the code that leaves it.  Where a value turns out not to be able to leave, the
     trace is made again, up to the instruction that makes the value."""
@@ -262,7 +278,7 @@ def capture_and_leave(
     while True:
         with stage("capture"):
             varying = continuations.varying_of(function.__code__)
-            captured = capture(function, slots, options, break_at, varying)
+            captured = capture(function, slots, options, break_at, varying, refuted)
         try:
             _check_outcome(captured, options)
             with stage("leave"):
@@ -273,13 +289,17 @@ def capture_and_leave(
                 raise InternalError("leave", again) from again
             break_at = {again.step: again.cause}
         except Native as native:
-            known = tuple(Local(i, name) for i, name in enumerate(argument_names(function)))
-            native.program = assemble(captured.guards(), known)
+            native.program = assemble(captured.guards(), argument_slots(function))
             captured.release()
             raise
         except BaseException:
             captured.release()
             raise
+
+
+def argument_slots(function: types.FunctionType) -> tuple[Local, ...]:
+    """Where a call's arguments are found."""
+    return tuple(Local(i, name) for i, name in enumerate(argument_names(function)))
 
 
 def argument_names(function: types.FunctionType) -> tuple[str, ...]:

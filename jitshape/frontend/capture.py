@@ -127,9 +127,11 @@ def capture(
     options: Options,
     break_at: Mapping[int, Break] | None = None,
     varying: Collection[str] = (),
+    refuted: Collection[str] = (),
 ) -> Capture:
     """Trace `function` called with `slots` (arguments in frame order), at most up to a step of
-    `break_at`.  `varying`: the sources whose numbers were symbolic in the code before it."""
+    `break_at`.  `varying`: the sources whose numbers were symbolic in the code before it;
+    `refuted`: what earlier runs showed not to hold of numbers of run time."""
     code = function.__code__
     arguments = argument_sources(code, slots)
     spec = options.dynamic_shapes
@@ -143,6 +145,7 @@ def capture(
         state.restore()
         torch.set_autocast_cache_enabled(False)
         machine = SymbolicMachine(policy, options, break_at, state)
+        machine.tracer.env.refuted = refuted
         if made:
             former = made.pop()
             former.tracer.close()

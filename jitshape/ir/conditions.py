@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from jitshape.ir.intervals import INF, solution
-from jitshape.ir.symint import COMPARE, Atom, IntExpr, Size
+from jitshape.ir.symint import COMPARE, Atom, IntExpr, Size, sym_max, sym_min
 
 _NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 _SIGN = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -105,6 +105,27 @@ def any_of(parts: Iterable[Bool]) -> Bool:
         if part is not False and part not in kept:
             kept.append(part)
     return BoolExpr("or", tuple(kept)) if len(kept) > 1 else (kept[0] if kept else False)
+
+
+def indicator(cond: Bool) -> Size:
+    """The size that is 1 where `cond`, a condition on sizes, holds, and else 0."""
+    if not isinstance(cond, BoolExpr):
+        return int(cond)
+    if cond.op in ("and", "or"):
+        combine = sym_min if cond.op == "and" else sym_max
+        total: Size = int(cond.op == "and")
+        for part in cond.args:
+            total = combine(total, indicator(part))
+        return total
+    a, b = cond.args
+    if cond.op in ("gt", "ge"):
+        a, b = b, a
+    if cond.op in ("lt", "gt"):
+        return sym_min(sym_max(b - a, 0), 1)
+    if cond.op in ("le", "ge"):
+        return sym_min(sym_max(b - a + 1, 0), 1)
+    apart = sym_min(sym_max(a - b, b - a), 1)
+    return apart if cond.op == "ne" else 1 - apart
 
 
 def reduced(op: str, a: Size, b: Size) -> BoolExpr:

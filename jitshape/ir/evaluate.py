@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
-from jitshape.errors import InternalError
+from jitshape.errors import InternalError, Refuted
+from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, map_leaves
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import excerpt
+from jitshape.ir.shape_env import Fact, assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType
@@ -50,7 +52,9 @@ def evaluate(
         except Exception as error:
             error.add_note(excerpt(graph, node))
             raise
-        _bind(node, result, values, sizes)
+        told = _bind(node, result, values, sizes)
+        if told and graph.env is not None:
+            _assert(graph.env.asserts, told, sizes, concrete)
         if check:
             for out in node.outs:
                 _check(graph, node, out, values[out], sizes)
@@ -90,17 +94,32 @@ def rebuild_alias(base: torch.Tensor, shape: Any, strides: Any, offset: int, dty
     return torch.as_strided(typed, shape, strides, offset)
 
 
-def _bind(node: Node, result: Any, values: dict[Value, Any], sizes: dict[str, Any]) -> None:
-    """The node's results, and the numbers that only they tell."""
+def _bind(node: Node, result: Any, values: dict[Value, Any], sizes: dict[str, Any]) -> set[str]:
+    """Keep the node's results; the names of the numbers that only they tell."""
     results = result if isinstance(result, (tuple, list)) else (result,)
+    told: set[str] = set()
     for out, real in zip(node.outs, results):
         values[out] = real
         if isinstance(out.type, ScalarType):
             sizes[str(out.type.symbol)] = real
+            told.add(str(out.type.symbol))
         elif isinstance(real, torch.Tensor):
             for size, number in zip(out.type.shape, real.shape):
                 if type(size) is IntExpr and size.symbol is not None:
-                    sizes.setdefault(size.symbol.name, number)
+                    if size.symbol.name not in sizes:
+                        sizes[size.symbol.name] = number
+                        told.add(size.symbol.name)
+    return told
+
+
+def _assert(asserts: Sequence[Fact], told: set[str], sizes: dict[str, Any], number: Any) -> None:
+    """What the program relied on about numbers that are known from here on."""
+    for fact in asserts:
+        assert isinstance(fact.condition, BoolExpr)
+        names = {atom.name for atom in fact.condition.symbols()}
+        if names & told and names <= sizes.keys() and fact.condition.evaluate(number) is not True:
+            what = assumption(fact)
+            raise Refuted(f"a value does not fit what follows: {what}", what)
 
 
 def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[Any]:

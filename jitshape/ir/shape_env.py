@@ -16,7 +16,7 @@ is paid for with a guard only if it was right for each of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +61,22 @@ class Symbol:
         return not self.hints
 
 
+def assumption(fact: Fact) -> str:
+    """What names an assert in every trace of a function."""
+    return f"{fact.condition} at {fact.location}" if fact.location else str(fact.condition)
+
+
 class ShapeEnv:
     """One per trace.  `location` and `current_op` are set by the tracer and sign each fact;
-    `replacing` is cleared at the second level (backward), where facts only add guards."""
+    `replacing` is cleared at the second level (backward), where facts only add guards; `refuted`
+    holds the assumptions that an earlier run showed to be wrong."""
 
     def __init__(self) -> None:
         self.algebra = Algebra()
         self.symbols: dict[str, Symbol] = {}
         self.facts: list[Fact] = []
         self.asserts: list[Fact] = []  # on unbacked symbols: checked when the graph runs, in order
+        self.refuted: Collection[str] = ()
         self.location: Callable[[], Location | None] = lambda: None
         self.current_op = ""
         self.replacing = True
@@ -318,11 +325,15 @@ class ShapeEnv:
             return a
         if a == 1:
             return b
-        if self.actual(a) == self.actual(b) or self.static(compare("eq", a, b)):
-            self.evaluate(compare("eq", a, b), "broadcasting")
+        values = self.actual(a), self.actual(b)
+        unbacked = None in values and 1 not in values  # one of run time is taken not to be 1
+        if values[0] == values[1] or unbacked or self.static(compare("eq", a, b)):
+            self.agree(a, b, "broadcasting")
             return b if type(b) is int else a
-        for one, other in ((a, b), (b, a)):
-            if type(one) is not int and self.evaluate(compare("eq", one, 1), "broadcasting"):
+        for one, other, value in ((a, b, values[0]), (b, a, values[1])):
+            if type(one) is int or value is None:
+                continue
+            if self.evaluate(compare("eq", one, 1), "broadcasting"):
                 return other
         return None
 
@@ -348,20 +359,38 @@ class ShapeEnv:
         return self.algebra.mod(a, b)
 
     def _check_divisor(self, b: Size) -> None:
-        if self.evaluate(compare("eq", b, 0), "division by zero"):
+        if not self.assume(compare("ne", b, 0), "division by zero"):
             raise ZeroDivisionError("integer division or modulo by zero")
 
     # ---- knowledge
 
     def assume(self, cond: Bool, why: str = "") -> bool:
-        """`torch._check(cond)`: False if it fails at this call.  A condition on unbacked symbols
-        becomes a run-time assert, and is known from here on."""
+        """What must hold for the program to go on, as `torch._check(cond)`: False if it fails at
+        this call.  A condition on unbacked symbols becomes a run-time assert, and is known from
+        here on; where it fails then, the call is made again without the graph.  So it may also
+        be what only holds as a rule."""
         if type(cond) is BoolExpr and self.static(cond) is None:
             if cond.evaluate(self.actual) is None:
-                self.asserts.append(self._fact(cond, why))
+                fact = self._fact(cond, why)
+                if assumption(fact) in self.refuted:
+                    raise self._data_dependent(cond)
+                self.asserts.append(fact)
                 self._learn(cond)
                 return True
         return self.evaluate(cond, why)
+
+    def likely(self, cond: Bool, why: str = "") -> bool:
+        """Whether `cond` may be relied on: on unbacked symbols that is a run-time assert, unless
+        it failed before."""
+        if type(cond) is BoolExpr and self.static(cond) is None:
+            if cond.evaluate(self.actual) is None:
+                if assumption(self._fact(cond, why)) in self.refuted:
+                    return False
+        return self.assume(cond, why)
+
+    def agree(self, a: Size, b: Size, why: str = "") -> bool:
+        """Whether two sizes that must be equal are: as `assume`."""
+        return a is b or self.assume(compare("eq", a, b), why)
 
     def refine(self, symbol: IntExpr, lo: float = -INF, hi: float = INF) -> None:
         """Narrow a symbol to [lo, hi]: the caller answers for it, no fact is made."""

@@ -10,12 +10,15 @@ Invariant: one expression has one SymInt while the trace lasts, kept in `env.wra
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from jitshape.errors import DataDependent
 from jitshape.ir import symfloat
+from jitshape.ir.branches import raising_truth
 from jitshape.ir.conditions import Bool, BoolExpr, all_of, any_of, compare, negate
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.strides import equal_above_one
@@ -239,14 +242,32 @@ class BoolNode(SymNode):
         return True
 
     def bool_(self) -> bool:
-        return self.env.evaluate(self.expr)
+        try:
+            return self.env.evaluate(self.expr)
+        except DataDependent:
+            frame = sys._getframe(2)  # torch.SymBool.__bool__ stands between
+            raising = raising_truth(frame.f_code, frame.f_lasti)
+            answer = _general(self.expr) if raising is None else not raising
+            return self._assumed(answer)
+
+    def _assumed(self, answer: bool | None) -> bool:
+        """`answer` under a run-time assert, for code of torch's."""
+        cond = self.expr if answer else negate(self.expr)
+        if answer is None or not self.env.likely(cond):
+            return self.env.evaluate(self.expr)
+        return answer
 
     def int_(self) -> int:
         return int(self.env.evaluate(self.expr))
 
     def guard_bool(self, file: str, line: int) -> bool:
-        known = _general(self.expr) if self.env.general else None
-        return self.env.evaluate(self.expr) if known is None else known
+        general = _general(self.expr)
+        if self.env.general and general is not None:
+            return general
+        try:
+            return self.env.evaluate(self.expr)
+        except DataDependent:
+            return self._assumed(general)
 
     def guard_or_false(self, file: str, line: int) -> bool:
         return self._layout(False)

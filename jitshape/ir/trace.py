@@ -20,6 +20,7 @@ from torch.autograd import Variable
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jitshape.errors import DataDependent
+from jitshape.ir.conditions import BoolExpr, compare
 from jitshape.ir.graph import Graph, Location, Node, Storage, Value
 from jitshape.ir.ops.externs import eager_error, extern_types
 from jitshape.ir.ops.families import wrap_dim
@@ -140,7 +141,11 @@ class Trace(TorchDispatchMode):
             return [self.unwrap(item) for item in x]
         if isinstance(x, torch.Tensor):
             return self.lift(x).value
-        return from_torch(x) if isinstance(x, _SYMBOLIC_NUMBERS) else x
+        return self._number(from_torch(x)) if isinstance(x, _SYMBOLIC_NUMBERS) else x
+
+    def _number(self, x: Any) -> Any:
+        """A number as the graph holds it: a truth is decided."""
+        return self.env.evaluate(x, "an argument") if isinstance(x, BoolExpr) else x
 
     def record(
         self,
@@ -179,6 +184,8 @@ class Trace(TorchDispatchMode):
         shared = block.alias(args).storage if family in ("view", "inplace") else None
         single = isinstance(types, (TensorType, ScalarType))
         rows = (types,) if single else types
+        if family == "factory":
+            self._check_sizes(types.shape)
         outs = self.record(definition.name, args, kwargs, rows, shared)
         if family == "random" or (family == "inplace" and _draws(definition)):
             self.graph.nodes[-1].token = self._tokens
@@ -186,6 +193,12 @@ class Trace(TorchDispatchMode):
         if single:
             return outs[0]
         return [out if t is not None else None for out, t in zip(outs, rows)]
+
+    def _check_sizes(self, shape: Sequence[Size]) -> None:
+        """Sizes that the program made up are not negative."""
+        for size in shape:
+            if not self.env.assume(compare("ge", size, 0)):
+                raise RuntimeError(f"negative size {size}")
 
     # ---- backward
 
@@ -451,7 +464,7 @@ def _split_with_sizes(trace: Trace, func: Any, args: tuple, kwargs: dict[str, An
     total: Size = 0
     for step in steps:
         total = total + step
-    if not trace.env.equal(total, x.type.shape[dim]):
+    if not trace.env.agree(total, x.type.shape[dim]):
         raise RuntimeError(
             f"split_with_sizes expects split_sizes to sum exactly to {x.type.shape[dim]} "
             f"(input tensor's size at dimension {dim}), but got split_sizes={steps}"

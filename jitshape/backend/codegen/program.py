@@ -22,7 +22,7 @@ from jitshape.backend.faults import check_faults, new_fault
 from jitshape.backend.kernels import KernelCall
 from jitshape.backend.lower import FAULT, root
 from jitshape.backend.memory import MemoryPlan
-from jitshape.errors import InternalError
+from jitshape.errors import InternalError, Refuted
 from jitshape.ir.graph import (
     Alias,
     Graph,
@@ -33,6 +33,7 @@ from jitshape.ir.graph import (
     new_symbols,
     tensor_type,
 )
+from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import SHORT, TensorType
@@ -59,11 +60,14 @@ class ProgramWriter:
         self._names: dict[Any, str] = {}
         self._taken: set[str] = set(self.globals) | {"float", "math", "max", "min", "program"}
         self._taken |= {FAULT.name, "note", "faults", "new_fault", "check", "no_grad"}
+        self._taken |= {"Refuted", "state", "random_state"}
         self._names[FAULT] = FAULT.name
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
         self._told: set[Atom] = set()  # symbols that a result tells
         self._asserts = list(graph.env.asserts) if graph.env is not None else []
+        self._drew = False  # random numbers, so far
+        self._restores = False  # whether a failed assert comes after that
         self._views: dict[tuple, str] = {}
         self._constants: dict[Any, str] = {}
 
@@ -83,7 +87,7 @@ class ProgramWriter:
             self.lines.append(f"if note.value: check([{inputs}])")
             self.lines.append(f"faults.append(({FAULT.name}, note))")
         self._return()
-        body = [*self._bindings(), *self._fault_lines(), *self.lines]
+        body = [*self._bindings(), *self._fault_lines(), *self._random_lines(), *self.lines]
         return "\n".join([f"def program({inputs}):", *(f"    {line}" for line in body), ""])
 
     def _notes_faults(self) -> bool:
@@ -96,6 +100,12 @@ class ProgramWriter:
             return []
         self.globals |= {"faults": [], "new_fault": new_fault}
         return [f"{FAULT.name}, note = faults.pop() if faults else new_fault()"]
+
+    def _random_lines(self) -> list[str]:
+        if not self._restores:
+            return []
+        self.globals["random_state"] = torch.get_rng_state
+        return ["state = random_state()"]
 
     # ---- names
 
@@ -237,6 +247,7 @@ class ProgramWriter:
             left = f"{left} = " if left else ""
         where = f"  # {node.location}" if node.location else ""
         self.lines.append(f"{left}{name}({', '.join(args)}){where}")
+        self._drew = self._drew or node.token is not None
         told = set(new_symbols(node))
         if told:
             self._bind_results(node, told)
@@ -277,10 +288,13 @@ class ProgramWriter:
             symbols = set(fact.condition.symbols())
             if symbols & self._told and symbols <= self._told | sized:
                 self._asserts.remove(fact)
-                where = f" at {fact.location}" if fact.location else ""
-                message = f"a value does not fit what follows{where}: {fact.condition}"
+                what = assumption(fact)
                 text = fact.condition.print(self._atom)
-                self.lines.append(f"if not ({text}): raise RuntimeError({message!r})")
+                self.globals["Refuted"] = Refuted
+                rest = ", state" if self._drew else ""
+                self._restores = self._restores or self._drew
+                message = f"a value does not fit what follows: {what}"
+                self.lines.append(f"if not ({text}): raise Refuted({message!r}, {what!r}{rest})")
 
     def _input_symbols(self) -> Iterator[Atom]:
         for value in self.graph.inputs:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
-from jitshape.frontend.values.base import Break, Value, data_dependent
+from jitshape.frontend.values.base import Value, data_dependent
 from jitshape.ir import symfloat, symnode
-from jitshape.ir.conditions import BoolExpr, compare
-from jitshape.ir.shape_env import ShapeEnv
+from jitshape.ir.branches import raising_truth
+from jitshape.ir.conditions import Bool, BoolExpr, compare, indicator, negate
+from jitshape.ir.shape_env import ShapeEnv, compares_floats
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class SymbolicNumber(Value):
     def operand(self, m: Machine, other: Value) -> Any:
         """`other` as a number that torch's operators take, or None."""
         if isinstance(other, SymbolicBool):
-            other = m.const(other.truth(m))
+            other = other.as_int(m)
         if isinstance(other, SymbolicNumber):
             return other.to_torch()
         if other.is_constant() and type(other.constant()) in (int, float, bool):
@@ -112,7 +114,7 @@ class SymbolicNumber(Value):
         op = op.removesuffix("=")
         if op not in ARITHMETIC:
             return NotImplemented
-        if op in ("/", "//", "%") and not _nonzero(m, self, other, reflected).truth(m):
+        if op in ("/", "//", "%") and not _holds(m, _nonzero(m, self, other, reflected)):
             return self.specialize(m).binary(m, op, other, reflected)
         if op in ("<<", ">>", "&", "|", "^") or (op == "**" and self._power_is_static(other)):
             return m.binary(op, *_sides(self.specialize(m), _literal(m, other), reflected))
@@ -152,6 +154,13 @@ def _nonzero(m: Machine, mine: Value, other: Value, reflected: bool) -> Value:
     if isinstance(divisor, SymbolicFloat) and divisor.number.node.expr.op in ("float", "sqrt"):
         divisor = number_value(m, divisor.env, divisor.number.node.expr.args[0])
     return m.compare("!=", divisor, m.const(0))
+
+
+def _holds(m: Machine, condition: Value) -> bool:
+    """Whether what the program needs to go on is so."""
+    if isinstance(condition, SymbolicBool):
+        return answer(lambda: condition.env.assume(condition.condition, "division by zero"))
+    return condition.truth(m)
 
 
 class SymbolicInt(SymbolicNumber):
@@ -233,6 +242,8 @@ def _rounded(op: str) -> Callable[[Machine, list[Value]], Value | None]:
 
     def rule(m: Machine, args: list[Value]) -> Value | None:
         (number,) = args if len(args) == 1 else (None,)
+        if isinstance(number, SymbolicBool):
+            number = number.as_int(m)
         if isinstance(number, SymbolicInt):
             return number
         if not isinstance(number, SymbolicFloat):
@@ -285,19 +296,37 @@ class SymbolicBool(Value):
         return symnode.to_torch_bool(self.condition, self.env)
 
     def truth(self, m: Machine) -> bool:
-        return answer(lambda: self.env.evaluate(self.condition, "a branch on a size"))
+        def ask() -> bool:
+            try:
+                return self.env.evaluate(self.condition, "a branch on a size")
+            except DataDependent:
+                raising = raising_branch(m)
+                if raising is None:
+                    raise
+                going_on = negate(self.condition) if raising else self.condition
+                if not self.env.assume(going_on, "a branch on a size"):
+                    raise
+                return not raising
+
+        return answer(ask)
 
     def decided(self, m: Machine) -> Value:
         return m.const(self.truth(m))
+
+    def as_int(self, m: Machine) -> Value:
+        """The same number as an int: decided, unless only a run can."""
+        if compares_floats(self.condition) or self.condition.evaluate(self.env.actual) is not None:
+            return self.decided(m)
+        return number_value(m, self.env, symnode.to_torch(indicator(self.condition), self.env))
 
     def unary(self, m: Machine, op: str) -> Value:
         return self.decided(m).unary(m, op)
 
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
-        return m.binary(op, *_sides(self.decided(m), other, reflected))
+        return m.binary(op, *_sides(self.as_int(m), other, reflected))
 
     def compare(self, m: Machine, op: str, other: Value) -> Any:
-        return m.compare(op, self.decided(m), other)
+        return m.compare(op, self.as_int(m), other)
 
     def hash_key(self, m: Machine) -> Any:
         return self.decided(m).hash_key(m)
@@ -306,7 +335,38 @@ class SymbolicBool(Value):
         return self.decided(m).getattr(m, name)
 
     def reconstruct(self, e: Any) -> None:
-        try:
-            e.const(self.env.evaluate(self.condition, "returned"))
-        except Exception as error:
-            raise Break("data_dependent", f"the truth of {self.condition} is unknown") from error
+        known = self.env.static(self.condition)
+        if known is None and self.condition.evaluate(self.env.actual) is None:
+            _push_truth(e, self.condition)
+        else:
+            e.const(self.env.evaluate(self.condition, "returned") if known is None else known)
+
+
+def _push_truth(e: Any, condition: Bool) -> None:
+    """Code that compares the numbers of a condition, outputs of the graph."""
+    if not isinstance(condition, BoolExpr):
+        e.const(condition)
+        return
+    push = _push_truth if condition.op in ("and", "or") else _push_number
+    parts = iter(condition.args)
+    combine = getattr(operator, {"and": "and_", "or": "or_"}.get(condition.op, condition.op))
+    push(e, next(parts))
+    for part in parts:
+        left = e.local()
+        e.store(left)
+        e.call(combine, lambda left=left: e.load(left), lambda part=part: push(e, part))
+
+
+def _push_number(e: Any, number: Any) -> None:
+    if isinstance(number, (IntExpr, FloatExpr)):
+        e.output(number)
+    else:
+        e.const(number)
+
+
+def raising_branch(m: Machine) -> bool | None:
+    """The truth with which the current instruction, a branch, leads to an exception only."""
+    frame = m.frame
+    if frame is None:
+        return None
+    return raising_truth(frame.callee.code, frame.program.instructions[frame.index].offset)

@@ -19,6 +19,7 @@ from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.checks import TypeIs
 from jitshape.frontend.sources import Getter, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
+from jitshape.frontend.torchside.demands import demanded
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.dicts import DictValue
@@ -317,7 +318,8 @@ def call_torch(
         return m.const(natives.ANSWERS[function])
     if kind == "ambient":
         return m.ambient.call(m, function, args, kwargs or {})
-    return call_native(m, function, args, kwargs)
+    answer = demanded(m, function, args, kwargs or {})
+    return call_native(m, function, args, kwargs) if answer is None else answer
 
 
 def call_native(
@@ -377,7 +379,7 @@ def from_real(m: Machine, result: Any) -> Value:
             raise Break("torch_call", f"the call gives a tensor on device {result.device}")
         return m.tracer.tensor_value(result)
     kind = type(result)
-    if kind in (torch.SymInt, torch.SymFloat, torch.SymBool):
+    if issubclass(kind, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return number_value(m, m.tracer.env, result)
     if issubclass(kind, tuple):
         items = [from_real(m, item) for item in result]

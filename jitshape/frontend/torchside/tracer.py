@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import jitshape.ir.foreach
+import jitshape.ir.readings
 import jitshape.ir.symbolic_index  # noqa: F401  registers indexing
 from jitshape.dims import Relation
 from jitshape.errors import InternalError, UnsupportedTensor

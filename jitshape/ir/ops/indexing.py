@@ -152,7 +152,7 @@ class Cat:
             for d, size in enumerate(t.type.shape):
                 if d == dim:
                     total = total + size
-                elif not env.equal(shape[d], size):
+                elif not env.agree(shape[d], size):
                     raise RuntimeError(
                         "Sizes of tensors must match except in dimension "
                         f"{dim}. Expected size {shape[d]} but got size {size}"
@@ -184,7 +184,7 @@ class Stack:
     def type(env, tensors, dim=0):
         first = tensors[0].type
         for t in tensors[1:]:
-            if any(not env.equal(a, b) for a, b in zip(first.shape, t.type.shape)):
+            if any(not env.agree(a, b) for a, b in zip(first.shape, t.type.shape)):
                 raise RuntimeError("stack expects each tensor to be equal size")
         dim = wrap_dim(dim, first.ndim + 1)
         shape = (*first.shape[:dim], len(tensors), *first.shape[dim:])

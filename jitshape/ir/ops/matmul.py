@@ -19,7 +19,7 @@ def extern(*names: str) -> Any:
 
 def _inner(env: Any, name: str, a: Any, b: Any, x: Size, y: Size) -> None:
     """The contracted dimension must agree."""
-    if not (x is y or env.equal(x, y)):
+    if not (x is y or env.agree(x, y)):
         raise RuntimeError(
             f"{name}: mat1 and mat2 shapes cannot be multiplied "
             f"({'x'.join(map(str, a.type.shape))} and {'x'.join(map(str, b.type.shape))})"
@@ -63,7 +63,7 @@ class Addmm:
 def _batched(env: Any, name: str, a: Any, b: Any) -> TensorType:
     _rank(name, a, 3)
     _rank(name, b, 3)
-    if not (a.type.shape[0] is b.type.shape[0] or env.equal(a.type.shape[0], b.type.shape[0])):
+    if not (a.type.shape[0] is b.type.shape[0] or env.agree(a.type.shape[0], b.type.shape[0])):
         raise RuntimeError(f"{name}: batch1 and batch2 must have the same number of batches")
     _inner(env, name, a, b, a.type.shape[2], b.type.shape[1])
     shape = (a.type.shape[0], a.type.shape[1], b.type.shape[2])
@@ -140,7 +140,7 @@ class Convolution:
         extra = wide(output_padding)
         channels = w[1] * groups if transposed else w[0]
         expected = w[0] if transposed else w[1] * groups
-        if not env.equal(x.type.shape[1], expected):
+        if not env.agree(x.type.shape[1], expected):
             raise RuntimeError(
                 f"Given groups={groups}, weight of size {list(w)}, expected input"
                 f"{list(x.type.shape)} to have {expected} channels, but got {x.type.shape[1]} "

@@ -21,11 +21,18 @@ LAST = 2**63 - 1  # the end of a slice without one
 
 def clamp_index(env: Any, index: Size, size: Size) -> Size:
     """A slice bound as Python counts it: from the front, within [0, size]."""
+    if env.actual(index) is None:
+        if env.likely(compare("ge", index, 0), "a slice"):
+            return sym_min(index, size)
+        near = sym_min(sym_max(index, -size), size)
+        return near - size * (near // (size + 1))  # the quotient is -1 for what is negative
     if env.evaluate(compare("lt", index, 0)):
         index = index + size
+        if env.actual(size) is None:
+            return sym_max(index, 0)
         if env.evaluate(compare("lt", index, 0)):
             return 0
-    if env.actual(index) is None or env.actual(size) is None:
+    if env.actual(size) is None:
         return sym_min(index, size)
     return index if env.evaluate(compare("le", index, size)) else size
 
@@ -80,15 +87,13 @@ class Select:
     def canonical(env, x, dim, index):
         dim = wrap_dim(dim, x.type.ndim)
         size = x.type.shape[dim]
-        if env.evaluate(compare("lt", index, 0)):
-            index = index + size
-        return (x, dim, index), {}
+        return (x, dim, _place(env, index, size)), {}
 
     def type(env, x, dim, index):
         old = x.type
         dim = wrap_dim(dim, old.ndim)
         size = old.shape[dim]
-        place = index + size if env.evaluate(compare("lt", index, 0)) else index
+        place = _place(env, index, size)
         if not (_holds(env, "ge", place, 0) and _holds(env, "lt", place, size)):
             raise IndexError(
                 f"select(): index {index} out of range for tensor of size {list(old.shape)} "
@@ -106,6 +111,16 @@ class Select:
     def samples():
         x = torch.randn(4, 5)
         return [((x, 0, 1), {}), ((x, -1, -2), {})]
+
+
+def _place(env: Any, index: Size, size: Size) -> Size:
+    """An index counted from the front."""
+    if env.actual(index) is not None:
+        return index + size if env.evaluate(compare("lt", index, 0)) else index
+    if env.likely(compare("ge", index, 0), "an index"):
+        return index
+    inside = env.assume(compare("ge", index, -size)) and env.assume(compare("lt", index, size))
+    return env.mod(index, size) if inside else index
 
 
 def _holds(env: Any, op_: str, a: Size, b: Size) -> bool:

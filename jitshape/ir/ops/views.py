@@ -29,7 +29,7 @@ def infer_shape(env: Any, shape: Sequence[Size], total: Size) -> tuple[Size, ...
         for size in sizes[:place] + sizes[place + 1 :]:
             rest = rest * size
         sizes[place] = _quotient(env, total, rest, shape)
-    elif not same(numel(tuple(sizes)), total) and not env.equal(numel(tuple(sizes)), total):
+    elif not same(numel(tuple(sizes)), total) and not env.agree(numel(tuple(sizes)), total):
         raise _invalid(shape, total)
     return tuple(sizes)
 
@@ -43,7 +43,7 @@ def _quotient(env: Any, total: Size, rest: Size, shape: Sequence[Size]) -> Size:
     exact = expr.algebra.exact_quotient(total, rest)
     if exact is not None:
         return exact
-    if not env.equal(env.mod(total, rest), 0):
+    if not env.assume(compare("ne", rest, 0)) or not env.agree(env.mod(total, rest), 0):
         raise _invalid(shape, total)
     return env.floordiv(total, rest)
 

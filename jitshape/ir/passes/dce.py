@@ -28,4 +28,6 @@ def has_effect(node: Node) -> bool:
     writes = definition is not None and (definition.mutates or definition.has("writes"))
     if node.token is not None or not node.outs or writes:
         return True
-    return (definition is None or definition.family == "extern") and bool(new_symbols(node))
+    if definition is None or definition.family == "extern":
+        return bool(new_symbols(node))
+    return any(atom.hint is None for atom in new_symbols(node))  # a mask's count, of run time
