@@ -71,25 +71,40 @@ instance_dict(PyObject *object)
     return dict;
 }
 
-static PyObject *
-read_field(PyObject *object, int field)
+/* Where the object has the field, or NULL. */
+static PyObject **
+field_address(PyObject *object, int field)
 {
     if (field == F_CELL) {
-        return PyCell_Check(object) ? PyCell_GET(object) : NULL;
+        return PyCell_Check(object) ? &((PyCellObject *)object)->ob_ref : NULL;
+    }
+    if (field == F_SELF) {
+        return PyMethod_Check(object)      ? &((PyMethodObject *)object)->im_self
+               : PyCFunction_Check(object) ? &((PyCFunctionObject *)object)->m_self
+                                           : NULL;
     }
     if (!PyFunction_Check(object)) {
         return NULL;
     }
     PyFunctionObject *f = (PyFunctionObject *)object;
-    PyObject *const values[] = {f->func_code, f->func_defaults, f->func_kwdefaults,
-                                f->func_closure, f->func_globals};
-    return values[field];
+    PyObject **const addresses[] = {&f->func_code, &f->func_defaults, &f->func_kwdefaults,
+                                    &f->func_closure, &f->func_globals};
+    return addresses[field];
 }
 
-static int
-field_applies(PyObject *object, int field)
+static PyObject *
+read_field(PyObject *object, int field)
 {
-    return field == F_CELL ? PyCell_Check(object) : PyFunction_Check(object);
+    PyObject **address = field_address(object, field);
+    return address == NULL ? NULL : *address;
+}
+
+/* Whether two functions of C are the same method, of whatever object. */
+static int
+same_method(PyObject *a, PyObject *b)
+{
+    return PyCFunction_Check(a) && PyCFunction_Check(b) &&
+           ((PyCFunctionObject *)a)->m_ml == ((PyCFunctionObject *)b)->m_ml;
 }
 
 /* Address of an object member (a `__slots__` entry or a C struct's own field), or NULL. */

@@ -15,8 +15,8 @@ is owned. */
     X(GETTER) X(SIZE) X(STRIDE) X(OFFSET) X(INT) X(LEN) X(CONST) X(ADD) X(MUL) X(FLOORDIV)        \
     X(MOD) X(MAX) X(MIN) X(EQ) X(NE) X(LT) X(LE) X(GT) X(GE) X(AND) X(OR) X(TRUE_)                \
     X(TYPE_IS) X(IS) X(EQUALS) X(LENGTH) X(KEYS) X(MISSING) X(NO_TYPE_ATTRIBUTE) X(NULL_FIELD)    \
-    X(NULL_MEMBER) X(TENSOR) X(SAME) X(DISTINCT) X(SHARES_STORAGE) X(NO_OVERLAP) X(AMBIENT)       \
-    X(AUTOGRAD_STATE) X(LOCAL_KEYS) X(AUTOCAST) X(DEFAULT_DTYPE) X(PREDICATE)
+    X(NULL_MEMBER) X(METHOD) X(TENSOR) X(SAME) X(DISTINCT) X(SHARES_STORAGE) X(NO_OVERLAP)        \
+    X(AMBIENT) X(AUTOGRAD_STATE) X(LOCAL_KEYS) X(AUTOCAST) X(DEFAULT_DTYPE) X(PREDICATE)
 /* clang-format on */
 enum Op {
 #define X(name) OP_##name,
@@ -24,9 +24,10 @@ enum Op {
 #undef X
 };
 
-enum Field { F_CODE, F_DEFAULTS, F_KWDEFAULTS, F_CLOSURE, F_GLOBALS, F_CELL };
+enum Field { F_CODE, F_DEFAULTS, F_KWDEFAULTS, F_CLOSURE, F_GLOBALS, F_CELL, F_SELF };
 static const char *const FIELD_NAMES[] = {"__code__",    "__defaults__", "__kwdefaults__",
-                                          "__closure__", "__globals__",  "cell_contents"};
+                                          "__closure__", "__globals__",  "cell_contents",
+                                          "__self__"};
 
 typedef struct {
     int32_t op, dst, a, b;
@@ -237,12 +238,15 @@ check(Step *s, Registers *regs)
     case OP_MISSING: return PyDict_Check(object) && dict_lookup(s, object) == NULL;
     case OP_NO_TYPE_ATTRIBUTE:
         return PyType_Check(object) && type_lookup(s, (PyTypeObject *)object) == NULL;
-    case OP_NULL_FIELD:
-        return field_applies(object, (int)s->number) && !read_field(object, (int)s->number);
+    case OP_NULL_FIELD: {
+        PyObject **address = field_address(object, (int)s->number);
+        return address != NULL && *address == NULL;
+    }
     case OP_NULL_MEMBER: {
         PyObject **address = member_address(s, object);
         return address != NULL && *address == NULL;
     }
+    case OP_METHOD: return same_method(object, s->object);
     case OP_TENSOR:
         return Py_TYPE(object) == s->spec->type && view_of(regs, object) != NULL &&
                view_matches(&regs->view, s->spec);

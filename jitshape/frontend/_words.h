@@ -165,15 +165,15 @@ key_words(Builder *b, Step *s)
 static int
 field_words(Builder *b, Step *s)
 {
-    PyObject *object = b->objects[s->a];
-    layout_word(b, s->a);
-    if (s->number == F_CELL) {
-        return word(b, &((PyCellObject *)object)->ob_ref);
-    }
-    PyFunctionObject *f = (PyFunctionObject *)object;
-    PyObject **const addresses[] = {&f->func_code, &f->func_defaults, &f->func_kwdefaults,
-                                    &f->func_closure, &f->func_globals};
-    return word(b, addresses[s->number]);
+    return layout_word(b, s->a) && word(b, field_address(b->objects[s->a], (int)s->number));
+}
+
+static int
+method_words(Builder *b, Step *s)
+{
+    PyObject *method = b->objects[s->a];
+    return class_word(b, s->a) &&
+           (!PyCFunction_Check(method) || word(b, &((PyCFunctionObject *)method)->m_ml));
 }
 
 static int
@@ -243,6 +243,7 @@ step_words(Builder *b, Step *s)
     case OP_NULL_FIELD: return field_words(b, s);
     case OP_MEMBER:
     case OP_NULL_MEMBER: return member_words(b, s);
+    case OP_METHOD: return method_words(b, s);
     case OP_EQUALS: return pin(b, s, b->objects[s->a]);
     case OP_IS:
     case OP_SAME:
@@ -271,13 +272,15 @@ failure_words(Builder *b, Step *s)
         return PyType_Check(object) ? attribute_words(b, s) : class_word(b, s->a);
     case OP_FIELD:
     case OP_NULL_FIELD:
-        return field_applies(object, (int)s->number) ? field_words(b, s) : class_word(b, s->a);
+        return field_address(object, (int)s->number) != NULL ? field_words(b, s)
+                                                             : class_word(b, s->a);
     case OP_MEMBER:
     case OP_NULL_MEMBER:
         return member_address(s, object) != NULL
                    ? member_words(b, s)
                    : class_word(b, s->a) && type_tag(b, Py_TYPE(object));
     case OP_TYPE_IS: return class_word(b, s->a);
+    case OP_METHOD: return method_words(b, s);
     case OP_EQUALS:
         return Py_TYPE(object) != Py_TYPE(s->object) ? class_word(b, s->a) : pin(b, s, object);
     case OP_IS:

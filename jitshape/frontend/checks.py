@@ -172,6 +172,22 @@ class NullField(Check):
         return f"{source} is empty"
 
 
+@dataclass(frozen=True, eq=False)
+class MethodIs(Check):
+    """A bound method of C: that of `object`, bound to whatever."""
+
+    object: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MethodIs) and self.object is other.object
+
+    def __hash__(self) -> int:
+        return id(self.object)
+
+    def text(self, source: Source) -> str:
+        return f"{source} is {self.object.__qualname__} of an object"
+
+
 @dataclass(frozen=True)
 class TensorMatches(Check):
     """Class, dtype, device, dispatch keys, rank, requires_grad, is_leaf; sizes and strides where

@@ -316,6 +316,7 @@ CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
         "NO_TYPE_ATTRIBUTE", source, object=check.name
     ),
     C.NullField: Assembler.null_field,
+    C.MethodIs: lambda asm, source, check: asm.simple("METHOD", source, object=check.object),
     C.TensorMatches: Assembler.tensor,
     C.SameObject: lambda asm, source, check: asm.relation("SAME", source, check.other),
     C.Distinct: lambda asm, source, check: asm.relation("DISTINCT", source, check.other),

@@ -170,6 +170,7 @@ class Slot(Source):
 FIELDS = {
     "function": ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"),
     "method": ("__self__", "__func__"),
+    "builtin_method": ("__self__",),
     "cell": ("cell_contents",),
     "partial": ("func", "args", "keywords"),
     "property": ("fget", "fset", "fdel"),

@@ -542,3 +542,24 @@ def test_training_across_breaks():
     stats = jitshape.stats()
     assert stats["fallbacks"] == 0 and stats["graph_breaks"] >= 2
     assert_same(list(theirs.parameters()), list(mine.parameters()))
+
+
+def test_a_bound_method_on_the_stack_is_known_by_what_it_is_bound_to():
+    def grow(x):
+        note("grow")
+        return x + 1
+
+    def f(x):
+        out, table = [], {}
+        add = out.append
+        for i in (1, 2):
+            out.append(grow(x) * i)
+            add(grow(x) - i)
+            table.setdefault("k", []).append(note(i))
+        return out, table
+
+    stats = check_pieces(f, *inputs([(3,)], grad=False) * 2)
+    assert stats["recompiles"] <= 3  # `i` and the counts become symbols
+    assert not any(
+        "append" in str(f) for r in jitshape.history() for f in getattr(r, "failures", ())
+    )

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.checks import Is, NullField, TypeIs
+from jitshape.frontend.checks import Is, MethodIs, NullField, TypeIs
 from jitshape.frontend.sources import Field, Held, InstanceDict, Item, Local, Source
 from jitshape.frontend.values.base import Break, Value, builds, wraps
 from jitshape.frontend.values.dicts import AttributeDict, DictValue, Entry
@@ -504,12 +504,17 @@ def wrap_builtin(m: Machine, real: Any, source: Source | None) -> Value:
 
 
 def _wrap_bound_builtin(m: Machine, real: Any, owner: Any, source: Source | None) -> Value:
-    """`[].append`, `dict.fromkeys`, `object.__new__`: held, with the object it is bound to."""
-    held = guard_identity(m, real, source)
+    """`dict.fromkeys`, `object.__new__`: held, with the class it is bound to.  `[].append`: each
+    call brings another one, which is known by its method and by the object it is bound to."""
     unbound = getattr(type(owner), real.__name__, None)
     if isinstance(owner, type) or unbound is None or not isinstance(unbound, BUILTIN_TYPES):
-        return BuiltinValue(real, held)
-    return BoundMethodValue(m.wrap(unbound, None), m.wrap(owner, None), held)
+        return BuiltinValue(real, guard_identity(m, real, source))
+    if source is None or not isinstance(real, types.BuiltinMethodType):
+        held = guard_identity(m, real, source)
+        return BoundMethodValue(m.wrap(unbound, None), m.wrap(owner, None), held)
+    held = guard_type(m, real, source)
+    m.guard(held, MethodIs(real))
+    return BoundMethodValue(m.wrap(unbound, None), m.wrap(owner, Field(held, "__self__")), held)
 
 
 class PartialValue(CallableValue):
