@@ -349,11 +349,11 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     """The recorded graph with its outputs, and backward behind it where one requires grad."""
     trace = captured.tracer.trace
     graph = trace.graph
-    graph.outputs = [*map(output_of(trace, keys), keys)]
+    tracked = differentiated(captured, keys)
+    graph.outputs = [*map(output_of(trace, tracked), keys)]
     graph.returned = len(keys)
     captured.tracer.drop_unused_inputs()
     graph.symbols = captured.tracer.passed_symbols()
-    tracked = differentiated(captured, keys)
     if tracked:
         with stage("joint"):
             leaves = [t for t in trace.leaves if t.requires_grad]
@@ -373,11 +373,10 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     return graph
 
 
-def output_of(trace: Trace, keys: Sequence[Any]) -> Callable[[Any], Any]:
+def output_of(trace: Trace, differentiated: Sequence[Any]) -> Callable[[Any], Any]:
     """Gives the graph output of a key.  A detached tensor whose memory is also that of a result
     or an input that requires grad is a view of it, which does not."""
-    tensors = [k.tensor for k in keys if isinstance(k, TensorValue)]
-    tracked = {t.value for t in (*tensors, *trace.leaves) if t.requires_grad}
+    tracked = {t.value for t in (*differentiated, *trace.leaves) if t.requires_grad}
 
     def output(key: Any) -> Any:
         if not isinstance(key, TensorValue):
@@ -392,16 +391,23 @@ def output_of(trace: Trace, keys: Sequence[Any]) -> Callable[[Any], Any]:
 
 
 def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
-    """The symbolic tensors that get a tangent: results and written inputs that require grad."""
+    """The symbolic tensors that get a tangent: results that require grad (of a view, the tensor
+    that autograd has it view) and written inputs that do."""
     leaves = captured.tracer.trace.leaves
     if not any(t.requires_grad for t in leaves):
         return []
     storages = {t.value.storage for t in leaves}
-    results = [k.tensor for k in keys if isinstance(k, TensorValue)]
+    fresh: dict[int, Any] = {}
+    for result in (k.tensor for k in keys if isinstance(k, TensorValue)):
+        if result.requires_grad and result.value.storage not in storages:
+            owner = result if result._base is None else result._base
+            known = owner.dtype == result.dtype or owner.is_complex()  # a view autograd can make
+            if not known or not owner.requires_grad:
+                owner = result
+            fresh[id(owner)] = owner
     inputs = [i.tensor for i in captured.tracer.inputs]
     written = [t for t in inputs if t.requires_grad and not t.is_leaf and t._version]
-    fresh = [t for t in results if t.requires_grad and t.value.storage not in storages]
-    return fresh + written
+    return [*fresh.values(), *written]
 
 
 def symbol_sources(captured: Capture, graph: Graph) -> list[Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,10 @@ import torch
 
 from jitshape.errors import DoubleBackward
 from jitshape.ir.evaluate import rebuild_alias
-from jitshape.ir.graph import Alias, Graph, Mutation, Value
+from jitshape.ir.graph import Alias, Graph, Mutation, Value, tensor_type
 from jitshape.ir.passes.partition import Split
+from jitshape.ir.strides import is_contiguous
+from jitshape.ir.types import TensorType, numel
 from jitshape.observe.counters import count_in
 
 Program = Callable[..., Sequence[Any]]
@@ -29,7 +32,8 @@ Program = Callable[..., Sequence[Any]]
 @dataclass(frozen=True)
 class AliasPlan:
     """Output `place` is a view of input or output `base`; its geometry is at `geometry` among the
-    forward program's results."""
+    forward program's results.  `kind` is the cheapest view that gives it: "same" memory and
+    geometry, "flat" (both contiguous), "permuted" by `dims`, or "strided"."""
 
     place: int
     base: int
@@ -38,6 +42,21 @@ class AliasPlan:
     geometry: int
     dtype: torch.dtype
     requires_grad: bool
+    kind: str = "strided"
+    dims: tuple[int, ...] = ()
+
+    def rebuild(self, base: torch.Tensor, geometry: Sequence[int]) -> torch.Tensor:
+        """The view of `base` that has this shape, strides and offset."""
+        if base.requires_grad and not self.requires_grad:
+            base = base.detach()
+            if self.kind == "same":
+                return base
+        if self.kind == "permuted":
+            return base.permute(self.dims)
+        n = self.ndim
+        if self.kind == "flat":
+            return base.view(geometry[:n])
+        return rebuild_alias(base, geometry[:n], geometry[n : 2 * n], geometry[2 * n], self.dtype)
 
 
 @dataclass(frozen=True)
@@ -100,12 +119,34 @@ def _alias_plans(split: Split) -> list[AliasPlan]:
     for place, alias in split.aliases:
         of_input = isinstance(alias, Alias)
         base = alias.input if isinstance(alias, Alias) else alias.output
-        ndim = len(alias.type.shape)
-        plans.append(
-            AliasPlan(place, base, of_input, ndim, at, alias.type.dtype, alias.requires_grad)
-        )
+        source = split.forward.inputs[base] if of_input else split.forward.outputs[base]
+        type_, ndim = alias.type, len(alias.type.shape)
+        kind, dims = _kind_of_view(tensor_type(source), type_)
+        row = (place, base, of_input, ndim, at, type_.dtype, alias.requires_grad)
+        plans.append(AliasPlan(*row, kind, dims))
         at += 2 * ndim + 1
     return plans
+
+
+def _kind_of_view(base: TensorType, view: TensorType) -> tuple[str, tuple[int, ...]]:
+    """The kind of an AliasPlan, and the dimensions of a permutation."""
+    if (base.dtype, base.offset) != (view.dtype, view.offset):
+        return "strided", ()
+    if (base.shape, base.strides) == (view.shape, view.strides):
+        return "same", ()
+    contiguous = (is_contiguous(t.shape, t.strides) for t in (base, view))
+    if numel(base.shape) == numel(view.shape) and all(contiguous):
+        return "flat", ()
+    free = list(range(base.ndim))
+    rows = list(zip(base.shape, base.strides))
+    dims = []
+    for row in zip(view.shape, view.strides):
+        found = next((d for d in free if rows[d] == row), None)
+        if found is None:
+            return "strided", ()
+        free.remove(found)
+        dims.append(found)
+    return ("strided", ()) if free else ("permuted", tuple(dims))
 
 
 @dataclass
@@ -241,8 +282,11 @@ def _finish(contract: Contract, inputs: Sequence[Any], results: list[Any]) -> No
         results[place] = inputs[position]
     for plan in contract.aliases:
         base = inputs[plan.base] if plan.of_input else results[plan.base]
-        at, n = plan.geometry, plan.ndim
-        shape, strides = results[at : at + n], results[at + n : at + 2 * n]
-        if base.requires_grad and not plan.requires_grad:
-            base = base.detach()
-        results[plan.place] = rebuild_alias(base, shape, strides, results[at + 2 * n], plan.dtype)
+        with _grad_mode(plan.requires_grad):
+            view = plan.rebuild(base, results[plan.geometry : plan.geometry + 2 * plan.ndim + 1])
+        results[plan.place] = view
+
+
+def _grad_mode(tracked: bool) -> AbstractContextManager[Any]:
+    """What a view that requires grad is made under: the program may have turned autograd on."""
+    return torch.enable_grad() if tracked and not torch.is_grad_enabled() else nullcontext()

@@ -90,7 +90,10 @@ def runner(op: str) -> Callable[..., Any]:
 
 def rebuild_alias(base: torch.Tensor, shape: Any, strides: Any, offset: int, dtype: Any) -> Any:
     """A view of `base`'s memory with the given geometry."""
-    typed = base if base.dtype == dtype else base.view(dtype)
+    typed = base
+    if base.dtype != dtype:
+        real = base.is_complex() and not dtype.is_complex  # the view that autograd knows
+        typed = torch.view_as_real(base) if real else base.view(dtype)
     return torch.as_strided(typed, shape, strides, offset)
 
 

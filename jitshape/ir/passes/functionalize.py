@@ -308,26 +308,27 @@ class _Functionalizer:
 
     def alias_groups(self, outputs: list[Any], first_hidden: int) -> list[Value]:
         """Of outputs in one storage make all but the one that covers it an OutputAlias; where
-        none does, the storage's root becomes a hidden output.  Returns these.  Outputs that are
-        differentiated stay what they are, but others may be views of them."""
-        hidden: list[Value] = []
+        none does, the storage's root becomes a hidden output.  Returns these.  Of those that
+        require grad, the differentiated one covers the others."""
+        hidden = self.hidden_owners(outputs)
+        owners = {v.storage: first_hidden + i for i, v in enumerate(hidden)}
         differentiated = set(self.g.graph.differentiated)
         groups: dict[Storage, list[int]] = {}
-        owners: dict[Storage, list[int]] = {}
         for place, value in enumerate(outputs):
             if isinstance(value, Value) and value.node is not None and value.storage is not None:
-                kind = owners if value in differentiated else groups
-                kind.setdefault(value.storage, []).append(place)
+                if value in differentiated:
+                    owners.setdefault(value.storage, place)
+                else:
+                    groups.setdefault(value.storage, []).append(place)
         for storage, places in groups.items():
-            own = owners.get(storage, [])
-            alone = not own and len({outputs[place] for place in places}) == 1
+            base = owners.get(storage)
+            alone = base is None and len({outputs[place] for place in places}) == 1
             if alone or storage not in self.plan.roots:
                 continue
             root = tensor_type(self.plan.roots[storage])
-            covering = (p for p in (*own, *places) if _same_view(tensor_type(outputs[p]), root))
-            base = next(covering, None)
-            if base is None and own:
-                continue
+            if base is None:
+                covering = (p for p in places if _same_view(tensor_type(outputs[p]), root))
+                base = next(covering, None)
             if base is None:
                 base = first_hidden + len(hidden)
                 hidden.append(self.plan.roots[storage])
@@ -337,6 +338,15 @@ class _Functionalizer:
                     value = outputs[place]
                     outputs[place] = OutputAlias(base, value.type, value.requires_grad)
         return hidden
+
+    def hidden_owners(self, outputs: list[Any]) -> list[Value]:
+        """Differentiated values that the program does not return, but views of them."""
+        returned = {value for value in outputs if isinstance(value, Value)}
+        return [
+            value
+            for value in self.g.graph.differentiated
+            if value not in returned and value.storage not in self.plan.inputs
+        ]
 
     def write_back(self) -> None:
         graph = self.g.graph
