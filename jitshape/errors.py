@@ -60,6 +60,10 @@ class RecompileRefused(JitshapeError, RuntimeError):
     """set_stance("fail_on_recompile") is in force and no entry serves the call."""
 
 
+class ShadowDifference(JitshapeError, RuntimeError):
+    """JITSHAPE_SHADOW found a call whose compiled result is not eager's."""
+
+
 class DataDependent(JitshapeError, RuntimeError):
     """A decision needs a number that exists only when the graph runs: `condition`, a size or a
     condition on sizes."""

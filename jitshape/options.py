@@ -48,6 +48,8 @@ def make_options(options: Mapping[str, Any] | None = None, **named: Any) -> Opti
     _check("backend", result.backend, BACKENDS, callable(result.backend))
     _check("mode", result.mode, MODES)
     _check("dynamic", result.dynamic, (None, True, False))
+    if result.name is not None and type(result.name) is not str:
+        raise UnknownOption(f"name={result.name!r}", because="it must be a str")
     if result.dynamic is False and result.dynamic_shapes is not None:
         raise BadSpec("dynamic=False contradicts dynamic_shapes", avoid="remove one of them")
     for field in fields(Options):

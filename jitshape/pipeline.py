@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from jitshape import shadow
 from jitshape.assumptions import Assumptions
 from jitshape.backend.autograd import contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph
@@ -90,9 +91,12 @@ class Compiler:
         self.function, self.options = function, options
         self.lock = threading.RLock()
         self.warned = False
+        self.name = options.name or function.__qualname__
+        self.shadow = None if continuations else shadow.setting()
         miss = self.miss if _force is None else _force.unseen(self.miss)
         self.dispatcher = _evalframe.Dispatcher(function, miss)
         self.entries = Entries(self.dispatcher, options.recompile_limit * LIMITS_KEPT)
+        self.dispatcher.disabled = _stance[-1] == "force_eager"
         again = None if options.fullgraph else self.forget
         self.assumptions = Assumptions(self.dispatcher.call_original, self._fell_back, again)
         self.continuations = continuations or Continuations(self._resume)
@@ -110,8 +114,6 @@ class Compiler:
     def miss(self, dispatcher: Any, slots: tuple[Any, ...]) -> Any:
         """Compile for this call; returns the call that serves it, for the dispatcher to make."""
         stance = _stance[-1]
-        if stance == "force_eager":
-            return self.natively(slots, "stance force_eager", fallback=False)
         mode = foreign_mode()
         if mode:
             return self.natively(slots, f"{mode} must see every call of torch")
@@ -181,16 +183,28 @@ class Compiler:
         entry: Callable[..., Any] = made.entry
         if made.assumes:
             entry = self.assumptions.checked(entry, len(slots))
-        self.entries.add(made.program, entry, made.compiled)
+        program, entry = self._shadowed(made.program, entry)
+        self.entries.add(program, entry, made.compiled)
         self._tell(made, failures, time.thread_time() - start)
         if made.capture.policy.became_dynamic():
             dynamic.learn(program_code(self.function.__code__, slots))
         made.capture.release()
-        extracted = made.program.run(slots)
+        extracted = program.run(slots)
         if extracted is None:
-            failure = explain(made.program, slots)
+            failure = explain(program, slots)
             raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
         return TailCall(noting(entry, made.varying), *extracted)
+
+    def _shadowed(
+        self, program: GuardProgram, entry: Callable[..., Any]
+    ) -> tuple[GuardProgram, Callable[..., Any]]:
+        """What checks a sample of the entry's calls, if JITSHAPE_SHADOW is set."""
+        if self.shadow is None:
+            return program, entry
+        count, names = len(program.extract), argument_names(self.function)
+        arguments = (Local(i, name) for i, name in enumerate(names))
+        program = assemble(program.guards, (*program.extract, *arguments))
+        return program, shadow.shadowed(entry, count, self.function, self.shadow, self.name)
 
     def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> TailCall:
         if not self.warned:
@@ -213,7 +227,7 @@ class Made:
     """A compiled entry and what people may want to know of it."""
 
     program: GuardProgram
-    entry: types.FunctionType
+    entry: Callable[..., Any]
     capture: Capture
     inputs: tuple[str, ...]
     graph: str
@@ -589,13 +603,20 @@ class set_stance:
 
     def __init__(self, stance: str) -> None:
         self.former = _stance[-1]
-        _stance[-1] = stance
+        _take(stance)
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, *exc: Any) -> None:
-        _stance[-1] = self.former
+        _take(self.former)
+
+
+def _take(stance: str) -> None:
+    """Under "force_eager" the dispatchers pass every call on to the function itself."""
+    _stance[-1] = stance
+    for compiler in list(_compilers):
+        compiler.dispatcher.disabled = stance == "force_eager"
 
 
 def reset() -> None:

@@ -170,6 +170,47 @@ def test_stances():
         jitshape.set_stance("lazy")
 
 
+def test_force_eager_leaves_entries_aside():
+    def f(x):
+        return x + 1 if jitshape.is_compiling() else x
+
+    jitshape.reset()
+    compiled, zero = jitshape.compile(f), torch.zeros(())
+    assert compiled(zero).item() == 1
+    with jitshape.set_stance("force_eager"):
+        assert compiled(zero).item() == 0
+        later = jitshape.compile(lambda x: f(x) * 2)
+        assert later(zero + 1).item() == 2
+        with jitshape.set_stance("default"):
+            assert compiled(zero).item() == 1
+        assert compiled(zero).item() == 0
+    assert compiled(zero).item() == 1 and later(zero + 1).item() == 4
+    assert jitshape.stats()["fallbacks"] == 0
+
+
+def test_disabled_by_the_environment(monkeypatch):
+    monkeypatch.setenv("JITSHAPE_DISABLE", "1")
+    assert jitshape.compile(double) is double
+    monkeypatch.setenv("JITSHAPE_DISABLE", "0")
+    assert jitshape.compile(double) is not double
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "fastest"}, "mode='fastest' is not known(.|\n)*'default'"),
+        ({"backend": "tpu"}, "backend='tpu' is not known(.|\n)*'auto', 'cpu'"),
+        ({"options": {"epilogue": 1}}, "unknown option 'epilogue'"),
+        ({"dynamic": "yes"}, "dynamic='yes' is not known"),
+        ({"fullgraph": 1}, "fullgraph=1 is not known"),
+        ({"name": 3}, "name=3"),
+    ],
+)
+def test_unknown_settings(arguments, message):
+    with pytest.raises(errors.UnknownOption, match=message):
+        jitshape.compile(double, **arguments)
+
+
 def test_stats_are_plain_and_reset():
     import json
 
