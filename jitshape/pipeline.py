@@ -103,7 +103,7 @@ class Compiler:
         _compilers.add(self)
 
     def _resume(self, function: types.FunctionType) -> Any:
-        options = replace(self.options, dynamic_shapes=None)  # it is about the arguments
+        options = replace(self.options, dynamic_shapes=None, name=None)  # these are the whole's
         return Compiler(function, options, self.continuations).dispatcher
 
     def forget(self) -> None:
@@ -141,7 +141,7 @@ class Compiler:
         counters.count("fallbacks")
         counters.count_in("fallback_reasons", reason)
         counters.count_frame(reason.partition(":")[0])
-        record(FallbackRecord(self.function.__qualname__, self.where(), reason))
+        record(FallbackRecord(self.name, self.where(), reason))
 
     def _natively_again(self, reason: str, fallback: bool, *slots: Any) -> TailCall:
         return self.natively(slots, reason, fallback)
@@ -155,14 +155,14 @@ class Compiler:
         failures = recompile_failures(self.entries.guards(), slots)
         if failures and _stance[-1] == "fail_on_recompile":
             raise RecompileRefused(
-                f"{self.function.__qualname__} would be compiled again",
+                f"{self.name} would be compiled again",
                 where=self.where(),
                 because="; ".join(map(str, failures)),
                 avoid="set_stance('default')",
             )
         if failures:
             reasons = "\n".join(f"  {failure}" for failure in failures)
-            logs.log("recompiles", f"{self.function.__qualname__} ({self.where()})\n{reasons}")
+            logs.log("recompiles", f"{self.name} ({self.where()})\n{reasons}")
         start = time.thread_time()
         try:
             with collection_deferred():
@@ -209,7 +209,7 @@ class Compiler:
     def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> TailCall:
         if not self.warned:
             self.warned = True
-            logs.warn(f"{self.function.__qualname__} runs eagerly: {error}")
+            logs.warn(f"{self.name} runs eagerly: {error}")
         return self.natively(slots, str(error).splitlines()[0])
 
     def _tell(self, made: Made, failures: list, seconds: float) -> None:
@@ -218,8 +218,8 @@ class Compiler:
         if failures and not made.shares:
             counters.count("recompiles")
         if self.entries.compiles == self.options.recompile_limit + 1:
-            logs.warn(limit_text(self.function.__qualname__, self.where(), self.entries, failures))
-        record(compile_record(self.function, made, failures, seconds))
+            logs.warn(limit_text(self.name, self.where(), self.entries, failures))
+        record(compile_record(self.name, self.function, made, failures, seconds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +227,7 @@ class Made:
     """A compiled entry and what people may want to know of it."""
 
     program: GuardProgram
-    entry: Callable[..., Any]
+    entry: types.FunctionType
     capture: Capture
     inputs: tuple[str, ...]
     graph: str
@@ -571,7 +571,8 @@ def compiled(fn: Any, options: Options) -> Any:
         return fn
     if isinstance(fn, nn.Module):
         call = type(fn).__call__
-        bound = types.MethodType(callable_of(call, options), fn)
+        named = replace(options, name=options.name or type(fn).__qualname__)
+        bound = types.MethodType(callable_of(call, named), fn)
         return wrap_module(fn, bound, options)
     if isinstance(fn, types.MethodType) and isinstance(fn.__func__, types.FunctionType):
         return types.MethodType(callable_of(fn.__func__, options), fn.__self__)

@@ -260,3 +260,11 @@ def test_internal_error_names_stage_and_is_suppressed_on_request(monkeypatch, ca
     assert compiled(torch.ones(2)).tolist() == [2, 2]
     assert jitshape.stats()["fallbacks"] == 2
     assert capsys.readouterr().err.count("runs eagerly") == 1
+
+
+def test_names_in_records():
+    jitshape.reset()
+    jitshape.compile(double, name="twice")(torch.ones(2))
+    jitshape.compile(double)(torch.ones(2))
+    jitshape.compile(Small())(torch.ones(2, 3))
+    assert [record.function for record in jitshape.history()] == ["twice", "double", "Small"]

@@ -65,13 +65,13 @@ def fix_of(failure: Failure) -> str:
 
 
 def compile_record(
-    function: Any, made: Made, failures: Sequence[Failure], seconds: float
+    name: str, function: Any, made: Made, failures: Sequence[Failure], seconds: float
 ) -> CompileRecord:
     """The record of one entry."""
     captured, compiled = made.capture, made.compiled
     code = function.__code__
     return CompileRecord(
-        function=function.__qualname__,
+        function=name,
         where=f"{code.co_filename}:{code.co_firstlineno}",
         kind="recompile" if failures else "compile",
         inputs=tuple(made.inputs),
