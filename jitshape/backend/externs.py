@@ -49,6 +49,16 @@ def _binding(packet: Any, namespace: str, name: str) -> Callable[..., Any] | Non
     return getattr(torch._C._VariableFunctions, name, None)
 
 
+def gives_row(node: Node) -> bool:
+    """Whether the call gives a tuple or list, of however many tensors."""
+    definition = OPS.get(node.op)
+    if definition is not None and definition.has("run"):
+        return definition.block.row if definition.has("row") else len(node.outs) > 1
+    namespace, name, overload = node.op.split(".")
+    returns = getattr(getattr(getattr(torch.ops, namespace), name), overload)._schema.returns
+    return len(returns) > 1 or any(str(r.type).startswith("List") for r in returns)
+
+
 def may_alias(node: Node) -> bool:
     """Whether a result may share memory with an operand."""
     definition = OPS.get(node.op)

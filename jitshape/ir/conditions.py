@@ -154,7 +154,7 @@ def implies(a: Bool, b: Bool) -> bool:
         return False
     if b.op in ("and", "or"):
         return (all if b.op == "and" else any)(implies(a, part) for part in b.args)
-    if a.op not in COMPARE or a.op == "ne":
+    if a.op not in COMPARE or a.op == "ne" or not (_on_sizes(a) and _on_sizes(b)):
         return False
     p, lo, hi = _interval_of(a)
     symbol = p.symbol
@@ -171,6 +171,11 @@ def implies(a: Bool, b: Bool) -> bool:
         return q is p and (root != end or not lo <= root <= hi)
     q, below, above = _interval_of(b)
     return q is p and below <= lo and hi <= above
+
+
+def _on_sizes(relation: BoolExpr) -> bool:
+    """Whether it compares integers, not reals."""
+    return all(type(side) in (int, IntExpr) for side in relation.args)
 
 
 def _interval_of(relation: BoolExpr) -> tuple[IntExpr, float, float]:

@@ -20,9 +20,10 @@ from torch.autograd import Variable
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jitshape.errors import DataDependent
+from jitshape.ir import plain_ops
 from jitshape.ir.conditions import BoolExpr, compare
 from jitshape.ir.graph import Graph, Location, Node, Storage, Value
-from jitshape.ir.ops.externs import eager_error, extern_types
+from jitshape.ir.ops.externs import eager_error
 from jitshape.ir.ops.families import wrap_dim
 from jitshape.ir.ops.registry import OPS, OpDef
 from jitshape.ir.strides import preserved_strides
@@ -32,7 +33,6 @@ from jitshape.ir.symnode import from_torch, to_torch, to_torch_float
 from jitshape.ir.types import ScalarType, TensorType
 
 aten = torch.ops.aten
-Handler = Callable[["Trace", Any, tuple, dict[str, Any]], Any]
 _SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymBool, torch.SymFloat)
 
 
@@ -188,8 +188,7 @@ class Trace(TorchDispatchMode):
             self._check_sizes(types.shape)
         outs = self.record(definition.name, args, kwargs, rows, shared)
         if family == "random" or (family == "inplace" and _draws(definition)):
-            self.graph.nodes[-1].token = self._tokens
-            self._tokens += 1
+            self.draw()
         if single:
             return outs[0]
         return [out if t is not None else None for out, t in zip(outs, rows)]
@@ -199,6 +198,11 @@ class Trace(TorchDispatchMode):
         for size in shape:
             if not self.env.assume(compare("ge", size, 0)):
                 raise RuntimeError(f"negative size {size}")
+
+    def draw(self) -> None:
+        """The last node draws random numbers: it keeps its place among those that do."""
+        self.graph.nodes[-1].token = self._tokens
+        self._tokens += 1
 
     # ---- backward
 
@@ -220,13 +224,26 @@ class Trace(TorchDispatchMode):
             return []
         # In backward C++ asks for sizes of 0 and 1 to choose between copies and views of gradients,
         # which nobody can observe, and for what was broadcast, where forward took none for 1.
-        self._in_backward = self.env.general = True
+        # Where a formula itself turns on such a size, this call's decides.
+        recorded = len(self.graph.nodes)
+        try:
+            return self._run_backward(outputs, grads, leaves, general=True)
+        except (RuntimeError, IndexError, ValueError) as error:
+            if isinstance(error, DataDependent) or not self._has_tiny_sizes():
+                raise
+            del self.graph.nodes[recorded:]
+            return self._run_backward(outputs, grads, leaves, general=False)
+
+    def _run_backward(
+        self, outputs: Sequence[Any], grads: tuple, leaves: Sequence[Any], general: bool
+    ) -> list[SymbolicTensor | None]:
+        self._in_backward, self.env.general = True, general
         try:
             with self:
                 found: tuple[Any, ...] = Variable._execution_engine.run_backward(
                     tuple(outputs),
                     grads,
-                    False,
+                    general,  # keeps autograd's graph
                     False,
                     tuple(leaves),
                     allow_unreachable=True,
@@ -235,6 +252,9 @@ class Trace(TorchDispatchMode):
                 return list(found)
         finally:
             self._in_backward = self.env.general = False
+
+    def _has_tiny_sizes(self) -> bool:
+        return any(self.env.actual(s.expr) in (0, 1) for s in self.env.symbols.values())
 
     def tangent_type(self, output: SymbolicTensor) -> TensorType:
         """A dense tensor laid out as `output`."""
@@ -276,11 +296,11 @@ def _draws(definition: OpDef) -> bool:
 
 # ---- how ops are resolved
 
-_HANDLERS: dict[Any, Handler] = {}
-_FAMILIES: dict[str, Handler] = {}  # by the start of the op's name
+_HANDLERS: dict[Any, plain_ops.Handler] = {}
+_FAMILIES: dict[str, plain_ops.Handler] = {}  # by the start of the op's name
 
 
-def _resolve(func: Any) -> Handler:
+def _resolve(func: Any) -> plain_ops.Handler:
     for start, handler in _FAMILIES.items():
         if func.name().startswith(start):
             return handler
@@ -289,9 +309,7 @@ def _resolve(func: Any) -> Handler:
         return partial(_written if definition.mutates else _block, definition)
     if _is_composite(func):
         return _decomposed
-    if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
-        return _into_out if "out" in func._schema.overload_name else _unsupported
-    return _extern
+    return plain_ops.resolve(func)
 
 
 def _is_composite(func: Any) -> bool:
@@ -300,10 +318,10 @@ def _is_composite(func: Any) -> bool:
     )
 
 
-def intercept(*ops: Any) -> Callable[[Handler], Handler]:
+def intercept(*ops: Any) -> Callable[[plain_ops.Handler], plain_ops.Handler]:
     """Use the decorated handler for `ops`, before anything else."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: plain_ops.Handler) -> plain_ops.Handler:
         for op in ops:
             _HANDLERS[op] = handler
         return handler
@@ -311,10 +329,10 @@ def intercept(*ops: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-def family(start: str) -> Callable[[Handler], Handler]:
+def family(start: str) -> Callable[[plain_ops.Handler], plain_ops.Handler]:
     """Use the decorated handler for ops whose names start so, unless they are intercepted."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: plain_ops.Handler) -> plain_ops.Handler:
         _FAMILIES[start] = handler
         return handler
 
@@ -353,55 +371,6 @@ def _written(
 def _decomposed(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     with trace:
         return func.decompose(*args, **kwargs)
-
-
-def _extern(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """No block: sizes as far as the arguments show them, the rest unbacked."""
-    values = [trace.unwrap(a) for a in args]
-    kwargs = {key: trace.unwrap(a) for key, a in kwargs.items()}
-    trace.extern_unknown[str(func)] += 1
-    if not func._schema.returns:
-        trace.record(str(func), values, kwargs, ())
-        return None
-    types, single = extern_types(trace.env, func, values, kwargs)
-    outs = trace.record(str(func), values, kwargs, types)
-    tensors = [None if t is None else trace.wrap(out) for out, t in zip(outs, types)]
-    return tensors[0] if single else tuple(tensors)
-
-
-def _into_out(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """`op(..., out=t)` is t.copy_(op(...)); `t` must have the result's shape already."""
-    names = [a.name for a in func._schema.arguments if a.is_out]
-    targets = [kwargs[name] for name in names]
-    rest = {key: x for key, x in kwargs.items() if key not in names}
-    wanted = [(a.name, str(a.type)) for a in func._schema.arguments if not a.is_out]
-    packet = func.overloadpacket
-    for overload in packet.overloads():
-        plain = getattr(packet, overload)
-        if [(a.name, str(a.type)) for a in plain._schema.arguments] == wanted:
-            break
-    else:
-        return _unsupported(trace, func, args, kwargs)
-    with trace:
-        results = plain(*args, **rest)
-        results = results if isinstance(results, (tuple, list)) else (results,)
-        for target, result in zip(targets, results):
-            if target.shape != result.shape:
-                raise DataDependent(
-                    f"{func} resizes its `out` argument",
-                    because="memory that changes its size cannot be followed through the graph",
-                    avoid="an `out` tensor of the result's shape",
-                )
-            target.copy_(result)
-    return targets[0] if len(targets) == 1 else tuple(targets)
-
-
-def _unsupported(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    raise DataDependent(
-        f"{func} cannot be traced",
-        because="it writes to its arguments in a way the graph has no form for",
-        avoid="jitshape.disable round the function that calls it",
-    )
 
 
 # ---- interceptions
@@ -449,7 +418,7 @@ def _item(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return to_torch(symbol, trace.env)
 
 
-@intercept(aten.split.Tensor)
+@intercept(aten.split.Tensor, aten.unsafe_split.Tensor)
 def _split(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     x, step, dim = _split_arguments(trace, *args, **kwargs)
     size = x.type.shape[dim]
@@ -458,7 +427,7 @@ def _split(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return _slices(trace, x, steps, dim)
 
 
-@intercept(aten.split_with_sizes.default)
+@intercept(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
 def _split_with_sizes(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     x, steps, dim = _split_arguments(trace, *args, **kwargs)
     total: Size = 0

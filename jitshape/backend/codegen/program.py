@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from jitshape.backend.blas import Product, product
-from jitshape.backend.externs import extern_callable
+from jitshape.backend.externs import extern_callable, gives_row
 from jitshape.backend.faults import check_faults, new_fault
 from jitshape.backend.kernels import KernelCall
 from jitshape.backend.lower import FAULT, root
@@ -244,6 +244,7 @@ class ProgramWriter:
             left = ""
         else:
             left = ", ".join(self.name(out) for out in node.outs)
+            left += "," * (len(node.outs) == 1 and gives_row(node))
             left = f"{left} = " if left else ""
         where = f"  # {node.location}" if node.location else ""
         self.lines.append(f"{left}{name}({', '.join(args)}){where}")

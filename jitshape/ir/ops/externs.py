@@ -1,33 +1,40 @@
 """Types of ops without a block, and eager's own error for a call that does not fit.
 
-In: an ATen op and graph-level arguments.  Out: output types.  The op is run on zeros at the sizes
-of this call and at two other assignments; an output size that equals an argument's size in all
-of them is taken to be that size, a constant one is static, any other is unbacked.
+In: an ATen op and graph-level arguments.  Out: output types.  The op is run on dummies at the sizes
+of this call and at other sizes; an output size becomes the simplest expression of the arguments'
+sizes that fits all runs (ops/fitting.py).  Where none does, the sizes become facts; where the size
+depends on the data, it is unbacked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from jitshape.ir.graph import Value, map_leaves
+from jitshape.ir.ops.fitting import Fit
 from jitshape.ir.strides import dense
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType
 
 LARGEST = 1 << 24  # elements of a tensor that may be materialised
-SHIFTS = ((3, 2), (5, 3))  # the other assignments: factors of symbols by parity of their number
+ZEROS, ONES, DISTINCT = range(3)
 
 
-def materialise(env: Any, tree: Any, number: Callable[[Size], int], distinct: bool) -> Any:
-    """Arguments with zeros for tensors, or `distinct` values, and numbers for sizes."""
+def materialise(env: Any, tree: Any, number: Callable[[Size], int], fill: int) -> Any:
+    """Arguments with dummies for tensors, and numbers for sizes."""
 
     def leaf(x: Any) -> Any:
         if type(x) is IntExpr:
             return number(x)
+        if type(x) is FloatExpr:
+            value = env.actual(x)
+            return 0.5 if value is None else value
         if type(x) is not Value:
             return x
         if isinstance(x.type, ScalarType):
@@ -36,8 +43,8 @@ def materialise(env: Any, tree: Any, number: Callable[[Size], int], distinct: bo
         strides = [number(s) for s in x.type.strides]
         if math.prod(shape) > LARGEST:
             return torch.empty_strided(shape, strides, dtype=x.type.dtype, device="meta")
-        made = torch.empty_strided(shape, strides, dtype=x.type.dtype).zero_()
-        return made.copy_(torch.arange(made.numel()).view(shape)) if distinct else made
+        made = torch.empty_strided(shape, strides, dtype=x.type.dtype).fill_(fill == ONES)
+        return made.copy_(torch.arange(made.numel()).view(shape)) if fill == DISTINCT else made
 
     return map_leaves(leaf, tree)
 
@@ -48,31 +55,30 @@ def run(
     args: Any,
     kwargs: Any,
     number: Callable[[Size], int],
-    distinct: bool = False,
+    fill: int = ZEROS,
 ) -> Any:
-    with torch._C._DisableTorchDispatch(), torch.no_grad():
-        real_args, real_kwargs = materialise(env, (list(args), dict(kwargs)), number, distinct)
+    with torch._C._DisableTorchDispatch(), torch.no_grad(), _generator_kept(func):
+        real_args, real_kwargs = materialise(env, (list(args), dict(kwargs)), number, fill)
         return func(*real_args, **real_kwargs)
+
+
+@contextmanager
+def _generator_kept(func: Any) -> Iterator[None]:
+    """What is drawn here is drawn again when the program runs."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        yield
+        return
+    state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
 
 
 def _at_call(env: Any) -> Callable[[Size], int]:
     def number(size: Size) -> int:
         value = env.actual(size)
         return 7 if value is None else value
-
-    return number
-
-
-def _shifted(env: Any, factors: tuple[int, int]) -> Callable[[Size], int]:
-    """Sizes as if every symbol had another value than at this call."""
-    values = {}
-    for place, symbol in enumerate(env.symbols.values()):
-        values[symbol.name] = 2 + place + factors[0] * (place % 2) + factors[1]
-
-    def number(size: Size) -> int:
-        value = size if type(size) is int else size.algebra.evaluate(env.simplify(size), values)
-        assert value is not None
-        return value
 
     return number
 
@@ -90,37 +96,47 @@ def eager_error(env: Any, func: Any, args: Any, kwargs: Any, error: Exception) -
 
 def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, bool]:
     """(types of the outputs, whether there is one that is not in a list)."""
-    result = run(env, func, args, kwargs, _at_call(env))
-    varied = _rows(result)
+
+    def rows(number: Callable[[Size], int], fill: int) -> list[Any]:
+        result = run(env, func, args, kwargs, number, fill)
+        return list(result) if isinstance(result, (tuple, list)) else [result]
+
+    fill, found = _first_that_runs(rows, _at_call(env))
+    varied = found
     if torch.Tag.dynamic_output_shape in func.tags:  # sizes depend on the values
-        varied = _rows(run(env, func, args, kwargs, _at_call(env), distinct=True))
-    numbers = [_shifted(env, factors) for factors in SHIFTS]
-    others = []
-    for number in numbers:
-        try:
-            others.append(_rows(run(env, func, args, kwargs, number)))
-        except Exception:
-            others.append(None)
-    single = isinstance(result, torch.Tensor)
-    candidates = _sizes_in(args, kwargs)
-    types = []
-    for place, tensor in enumerate(_rows(result)):
+        varied = rows(_at_call(env), DISTINCT)
+    fit = Fit(env, sizes_in(args, kwargs), "backward" not in str(func))
+    fit.run(list(map(_shape, found)), lambda number: list(map(_shape, rows(number, fill))))
+    types: list[TensorType | None] = []
+    for place, tensor in enumerate(found):
         if not isinstance(tensor, torch.Tensor):
             types.append(None)
             continue
         shape = tuple(
-            _size(env, size, place, dim, others, numbers, candidates)
-            if varied[place].shape[dim] == size
-            else env.unbacked()
+            fit.size(size, place, dim) if varied[place].shape[dim] == size else env.unbacked()
             for dim, size in enumerate(tensor.shape)
         )
         order = sorted(reversed(range(tensor.ndim)), key=lambda d, t=tensor: t.stride(d))
         types.append(TensorType(shape, dense(shape, order), tensor.dtype, _device(args)))
-    return types, single
+    schema = func._schema.returns
+    return types, len(schema) == 1 and not str(schema[0].type).startswith("List")
 
 
-def _rows(result: Any) -> list[Any]:
-    return list(result) if isinstance(result, (tuple, list)) else [result]
+def _first_that_runs(rows: Callable, number: Callable[[Size], int]) -> tuple[int, list[Any]]:
+    """Some ops refuse zeros (a singular matrix), some ones (a pivot)."""
+    try:
+        return ZEROS, rows(number, ZEROS)
+    except Exception as error:
+        for fill in (ONES, DISTINCT):
+            try:
+                return fill, rows(number, fill)
+            except Exception:
+                continue
+        raise error
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return tuple(x.shape) if isinstance(x, torch.Tensor) else ()
 
 
 def _device(args: Any) -> torch.device:
@@ -136,7 +152,7 @@ def _device(args: Any) -> torch.device:
     return devices[0] if devices else torch.device("cpu")
 
 
-def _sizes_in(args: Any, kwargs: Any) -> list[IntExpr]:
+def sizes_in(args: Any, kwargs: Any) -> list[IntExpr]:
     """The symbolic sizes of the arguments, in order of appearance."""
     found: dict[IntExpr, None] = {}
 
@@ -149,23 +165,3 @@ def _sizes_in(args: Any, kwargs: Any) -> list[IntExpr]:
 
     map_leaves(note, (list(args), dict(kwargs)))
     return list(found)
-
-
-def _size(
-    env: Any, size: int, place: int, dim: int, others: list, numbers: list, candidates: list
-) -> Size:
-    """The expression of an output size."""
-    seen = [None if rows is None else rows[place].shape[dim] for rows in others]
-    for candidate in candidates:
-        at_call = env.actual(candidate)
-        values = [number(candidate) for number in numbers]
-        if at_call in (size, None) and all(s in (None, v) for s, v in zip(seen, values)):
-            return candidate
-    if not candidates or all(s == size for s in seen):
-        return size
-    for candidate in candidates:  # padding adds a number
-        at_call = env.actual(candidate)
-        more = size - at_call if at_call is not None else 0
-        if more and all(s == number(candidate) + more for s, number in zip(seen, numbers)):
-            return candidate + more
-    return env.unbacked()

@@ -22,6 +22,7 @@ from jitshape.ir.ops.families import (
     promote,
     wrap_dim,
 )
+from jitshape.ir.ops.parts import selected, sliced
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import (
     CHANNELS_LAST_ORDER,
@@ -329,6 +330,8 @@ class IndexSelect:
         return like(x, (*old.shape[:dim], length, *old.shape[dim + 1 :]))
 
     def source(b, place, load, x, dim, index):
+        if not x.type.ndim:
+            return load(x, ())
         dim %= x.type.ndim
         at = b.indirect(load(index, place[dim : dim + 1] if index.type.ndim else ()))
         return load(x, (*place[:dim], at, *place[dim + 1 :]))
@@ -466,12 +469,18 @@ class _IntoView:
 
 @index_op("aten.slice_scatter.default", base=_IntoView)
 class SliceScatter:
+    def canonical(env, x, src, dim=0, start=None, end=None, step=1):
+        return (x, src, *sliced(env, x.type.shape, dim, start, end), step), {}
+
     def samples():
         return [((torch.randn(6, 4), torch.randn(2, 4), 0, 1, 5, 2), {})]
 
 
 @index_op("aten.select_scatter.default", base=_IntoView)
 class SelectScatter:
+    def canonical(env, x, src, dim, index):
+        return (x, src, *selected(env, x.type.shape, dim, index)), {}
+
     def samples():
         return [((torch.randn(6, 4), torch.randn(6), 1, 2), {})]
 

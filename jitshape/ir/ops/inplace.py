@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from jitshape.ir.ops.families import inplace
-from jitshape.ir.ops.registry import OPS
+from jitshape.ir.ops.registry import OPS, op
 
 # Where the pure op is not the in-place op's name without the underscore.
 NAMED = {
@@ -21,6 +21,29 @@ NAMED = {
     "aten.exponential_.default": "aten.exponential.default",
     "aten._index_put_impl_.default": "aten.index_put.default",
 }
+
+
+@op("jitshape.on_copies", family="extern")
+class OnCopies:
+    """A call of an op that writes to the arguments at `written`, on copies of these: its results,
+    then the copies.  `names` are the keywords of the last values.  The trace has its types."""
+
+    row = True
+
+    def run(name, written, names, values):
+        values = list(values)
+        copies = [values[place].clone() for place in written]
+        for place, copy in zip(written, copies):
+            values[place] = copy
+        count = len(values) - len(names)
+        namespace, packet, overload = name.split(".")
+        target = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        results = target(*values[:count], **dict(zip(names, values[count:])))
+        if results is None:
+            return tuple(copies)
+        return (*(results if isinstance(results, (tuple, list)) else (results,)), *copies)
+
+
 FAMILIES = ("pointwise", "index", "extern", "factory")
 
 

@@ -8,7 +8,7 @@ import torch
 
 from jitshape.ir.ops.families import fresh
 from jitshape.ir.ops.registry import op
-from jitshape.ir.strides import CHANNELS_LAST_ORDER, dense, suggested_format
+from jitshape.ir.strides import CHANNELS_LAST_ORDER, broadcast, dense, suggested_format
 from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType
 
@@ -48,13 +48,25 @@ class Mm:
         return [((torch.randn(3, 4), torch.randn(5, 4).t()), {})]
 
 
+def _added(env: Any, bias: Any, result: TensorType) -> TensorType:
+    """`result`, to which `bias` is broadcast."""
+    shape = broadcast(env, result.shape, bias.type.shape)
+    if len(shape) > result.ndim or not all(map(env.equal, shape, result.shape)):
+        raise RuntimeError(
+            f"The expanded size of the tensor must match {list(result.shape)}, "
+            f"got {list(bias.type.shape)}"
+        )
+    return result
+
+
 @extern("aten.addmm.default")
 class Addmm:
     def type(env, bias, a, b, beta=1, alpha=1):
         _rank("addmm", a, 2)
         _rank("addmm", b, 2)
         _inner(env, "addmm", a, b, a.type.shape[1], b.type.shape[0])
-        return fresh((a.type.shape[0], b.type.shape[1]), a.type.dtype, a.type.device)
+        result = fresh((a.type.shape[0], b.type.shape[1]), a.type.dtype, a.type.device)
+        return _added(env, bias, result)
 
     def samples():
         return [((torch.randn(5), torch.randn(3, 4), torch.randn(5, 4).t()), {})]
@@ -82,7 +94,7 @@ class Bmm:
 @extern("aten.baddbmm.default")
 class Baddbmm:
     def type(env, bias, a, b, beta=1, alpha=1):
-        return _batched(env, "baddbmm", a, b)
+        return _added(env, bias, _batched(env, "baddbmm", a, b))
 
     def samples():
         return [((torch.randn(2, 3, 5), torch.randn(2, 3, 4), torch.randn(2, 4, 5)), {})]
@@ -115,7 +127,7 @@ class Mv:
 @extern("aten.addmv.default")
 class Addmv:
     def type(env, bias, a, b, beta=1, alpha=1):
-        return Mv.type(env, a, b)
+        return _added(env, bias, Mv.type(env, a, b))
 
     def samples():
         return [((torch.randn(3), torch.randn(3, 4), torch.randn(4)), {})]

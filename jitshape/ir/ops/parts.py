@@ -7,6 +7,7 @@ Splits and unbind do not appear: the trace records their parts as slices and sel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,13 +54,23 @@ def slice_range(env: Any, size: Size, start: Any, end: Any) -> tuple[Size, Size]
     return first, (last - first if env.evaluate(compare("ge", last, first)) else 0)
 
 
+def sliced(env: Any, shape: Sequence[Size], dim: int, start: Any, end: Any) -> tuple:
+    """(dim, start, end) of a slice of a tensor of `shape`: counted from the front, within it."""
+    dim = wrap_dim(dim, len(shape))
+    first, length = slice_range(env, shape[dim], start, end)
+    return dim, first, first + length
+
+
+def selected(env: Any, shape: Sequence[Size], dim: int, index: Size) -> tuple:
+    """(dim, index) of a selection from a tensor of `shape`, counted from the front."""
+    dim = wrap_dim(dim, len(shape))
+    return dim, _place(env, index, shape[dim])
+
+
 @view("aten.slice.Tensor")
 class Slice:
     def canonical(env, x, dim=0, start=None, end=None, step=1):
-        """Bounds counted from the front and within the tensor."""
-        dim = wrap_dim(dim, x.type.ndim)
-        first, length = slice_range(env, x.type.shape[dim], start, end)
-        return (x, dim, first, first + length, step), {}
+        return (x, *sliced(env, x.type.shape, dim, start, end), step), {}
 
     @staticmethod
     def type(env, x, dim=0, start=None, end=None, step=1):
@@ -74,7 +85,7 @@ class Slice:
     def index(b, index, x, dim=0, start=None, end=None, step=1):
         dim %= len(index)
         source = list(index)
-        source[dim] = source[dim] * step + (start or 0)
+        source[dim] = source[dim] * step + (0 if start is None else start)
         return tuple(source)
 
     def samples():
@@ -85,15 +96,12 @@ class Slice:
 @view("aten.select.int")
 class Select:
     def canonical(env, x, dim, index):
-        dim = wrap_dim(dim, x.type.ndim)
-        size = x.type.shape[dim]
-        return (x, dim, _place(env, index, size)), {}
+        return (x, *selected(env, x.type.shape, dim, index)), {}
 
     def type(env, x, dim, index):
         old = x.type
-        dim = wrap_dim(dim, old.ndim)
+        dim, place = selected(env, old.shape, dim, index)
         size = old.shape[dim]
-        place = _place(env, index, size)
         if not (_holds(env, "ge", place, 0) and _holds(env, "lt", place, size)):
             raise IndexError(
                 f"select(): index {index} out of range for tensor of size {list(old.shape)} "
@@ -196,6 +204,9 @@ def _zeros_like_input(env, grad, shape):
 class SliceBackward:
     """Zeros of the slice's source with the gradient written into the slice."""
 
+    def canonical(env, grad, input_sizes, dim, start, end, step):
+        return (grad, input_sizes, *sliced(env, input_sizes, dim, start, end), step), {}
+
     def type(env, grad, input_sizes, dim, start, end, step):
         return _zeros_like_input(env, grad, input_sizes)
 
@@ -205,6 +216,9 @@ class SliceBackward:
 
 @op("aten.select_backward.default", family="index")
 class SelectBackward:
+    def canonical(env, grad, input_sizes, dim, index):
+        return (grad, input_sizes, *selected(env, input_sizes, dim, index)), {}
+
     def type(env, grad, input_sizes, dim, index):
         return _zeros_like_input(env, grad, input_sizes)
 

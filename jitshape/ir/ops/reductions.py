@@ -21,6 +21,7 @@ from jitshape.ir.ops.families import (
     wrap_dim,
 )
 from jitshape.ir.ops.registry import op
+from jitshape.ir.symint import IntExpr
 from jitshape.ir.types import numel
 
 
@@ -231,8 +232,16 @@ def _norm(g, x, p, dim, keepdim, dtype):
     return g.call("aten.sqrt", total) if p == 2 else g.call("aten.pow.Tensor_Scalar", total, 1 / p)
 
 
+def order(env, p):
+    """The order of a norm as a number: it decides what is computed."""
+    return env.specialize(p) if type(p) is IntExpr else env.specialize_float(p)
+
+
 @op("aten.linalg_vector_norm.default", family="composite")
 class VectorNorm:
+    def canonical(env, x, ord=2, *args, **kwargs):
+        return (x, order(env, ord), *args), kwargs
+
     def type(env, x, ord=2, dim=None, keepdim=False, dtype=None):
         shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
         result = dtype or to_float(x.type.dtype)
@@ -254,6 +263,9 @@ class VectorNorm:
     family="composite",
 )
 class Norm:
+    def canonical(env, x, p=2, *args, **kwargs):
+        return (x, order(env, p), *args), kwargs
+
     def type(env, x, p=2, dim=None, keepdim=False, dtype=None):
         return VectorNorm.type(env, x, p, dim, keepdim, dtype)
 

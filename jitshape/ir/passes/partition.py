@@ -13,7 +13,7 @@ Invariant: both graphs are functional; random ops run in forward only, in their 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from jitshape.ir.graph import (
@@ -25,6 +25,7 @@ from jitshape.ir.graph import (
     Storage,
     Value,
     map_leaves,
+    new_symbols,
     values_in,
 )
 from jitshape.ir.passes.dce import has_effect
@@ -183,16 +184,24 @@ def _until(nodes: list[Node], known: set[Value], wanted: Iterable[Value]) -> lis
 
 
 def unbound_symbols(graph: Graph) -> list[Size | FloatExpr]:
-    """Symbols in `graph` that are no plain size, stride or offset of an input."""
-    bound: set[Atom] = set()
+    """Symbols in `graph` that are no plain size, stride or offset of an input, and that no result
+    tells; also those that show only once what is known of the sizes has been put in."""
+    env = graph.env
+    told = {atom for node in graph.nodes for atom in new_symbols(node)}
+    missing: dict[Size | FloatExpr, None] = {}
+    for known in (lambda size: size, env.simplify):
+        bound = told | set(_bound_by_inputs(graph, known))
+        for size in graph.sizes_used():
+            used = size if isinstance(size, FloatExpr) else known(size)
+            for atom in () if isinstance(used, int) else used.symbols():
+                if atom not in bound:
+                    missing.setdefault(symbol_of(env.algebra, atom))
+    return list(missing)
+
+
+def _bound_by_inputs(graph: Graph, known: Callable[[Size], Size]) -> Iterator[Atom]:
     for value in graph.inputs:
         if isinstance(value.type, TensorType):
-            for size in (*value.type.shape, *value.type.strides, value.type.offset):
+            for size in map(known, (*value.type.shape, *value.type.strides, value.type.offset)):
                 if type(size) is IntExpr and size.symbol is not None:
-                    bound.add(size.symbol)
-    missing: dict[Size | FloatExpr, None] = {}
-    for size in graph.sizes_used():
-        for atom in size.symbols():
-            if atom not in bound:
-                missing.setdefault(symbol_of(graph.env.algebra, atom))
-    return list(missing)
+                    yield size.symbol

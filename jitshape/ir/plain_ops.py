@@ -1,0 +1,168 @@
+"""Records calls of ATen and custom ops that have no block in the registry.
+
+In: an op, known by its schema only.  Out: a handler that records it: a pure op as an extern call;
+one that writes as its pure form, whose results are then copied to what it writes; a write without
+a pure form as a call on copies.  Invariant: what is recorded draws random numbers in program
+order, and raises eager's error where a result does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from jitshape.errors import DataDependent
+from jitshape.ir.ops.externs import extern_types
+from jitshape.ir.ops.families import check_written, preserved
+
+Handler = Callable[[Any, Any, tuple, dict[str, Any]], Any]
+ON_COPIES = "jitshape.on_copies.default"
+
+
+def resolve(func: Any) -> Handler:
+    """How calls of `func`, which has no block, are recorded."""
+    written = [argument for argument in func._schema.arguments if _is_write(argument)]
+    view = _view_form(func)
+    if view is not None:
+        return partial(_copied_view, view)
+    if not written:
+        return extern
+    if torch.Tag.inplace_view in func.tags:
+        return unsupported
+    pure = pure_form(func)
+    if pure is not None:
+        return partial(_into, pure)
+    returns = func._schema.returns
+    return unsupported if any(r.alias_info is not None for r in returns) else _on_copies
+
+
+def _is_write(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def pure_form(func: Any) -> Any:
+    """The overload that computes what `func` writes, from the same arguments."""
+    schema = func._schema
+    name = schema.name.removeprefix("aten::")
+    namespace = func.namespace
+    for candidate in (name, name.removesuffix("_"), f"{name}_functional"):
+        packet = getattr(getattr(torch.ops, namespace), candidate, None)
+        if namespace != "aten" or packet is None:
+            continue
+        wanted = {(a.name, str(a.type)) for a in schema.arguments if not a.is_out}
+        for overload in packet.overloads():
+            plain = getattr(packet, overload)
+            arguments = plain._schema.arguments
+            if any(_is_write(a) for a in arguments):
+                continue
+            if {(a.name, str(a.type)) for a in arguments} == wanted:
+                return plain
+    return None
+
+
+def _view_form(func: Any) -> Any:
+    """The view that `func`, such as aten.t_copy, makes a copy of."""
+    name = func._schema.name.removeprefix("aten::")
+    packet = getattr(torch.ops.aten, name.removesuffix("_copy"), None)
+    if not name.endswith("_copy") or packet is None:
+        return None
+    return getattr(packet, func._schema.overload_name or "default", None)
+
+
+# ---- pure ops
+
+
+def _copied_view(view: Any, trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    with trace:
+        seen = view(*args, **kwargs)
+        if isinstance(seen, torch.Tensor):
+            return seen.clone(memory_format=torch.contiguous_format)
+        return [x.clone(memory_format=torch.contiguous_format) for x in seen]
+
+
+def extern(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Sizes as far as the arguments show them, the rest unbacked."""
+    values = [trace.unwrap(a) for a in args]
+    kwargs = {key: trace.unwrap(a) for key, a in kwargs.items()}
+    trace.extern_unknown[str(func)] += 1
+    if not func._schema.returns:
+        trace.record(str(func), values, kwargs, ())
+        return None
+    types, single = extern_types(trace.env, func, values, kwargs)
+    outs = trace.record(str(func), values, kwargs, types)
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        trace.draw()
+    tensors = [None if t is None else trace.wrap(out) for out, t in zip(outs, types)]
+    if single:
+        return tensors[0]
+    return tensors if str(func._schema.returns[0].type).startswith("List") else tuple(tensors)
+
+
+# ---- ops that write
+
+
+def _into(pure: Any, trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`x.op_(...)` is x.copy_(op(x, ...)); `op(..., out=x)` is x.copy_(op(...))."""
+    arguments = func._schema.arguments
+    given = {a.name: x for a, x in zip(arguments, args)} | kwargs
+    targets = [given[a.name] for a in arguments if _is_write(a)]
+    outs = {a.name for a in arguments if a.is_out}
+    with trace:
+        results = pure(**{name: x for name, x in given.items() if name not in outs})
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        for target, result in zip(_flat(targets), _flat(results), strict=True):
+            _write(trace, func, target, result, bool(outs))
+    if not func._schema.returns:
+        return None
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _flat(tree: Sequence[Any]) -> list[Any]:
+    return [x for item in tree for x in (item if isinstance(item, (tuple, list)) else (item,))]
+
+
+def _write(trace: Any, func: Any, target: Any, result: Any, is_out: bool) -> None:
+    if is_out and target.shape != result.shape:
+        raise DataDependent(
+            f"{func} resizes its `out` argument",
+            because="memory that changes its size cannot be followed through the graph",
+            avoid="an `out` tensor of the result's shape",
+        )
+    if not is_out:
+        check_written(trace.env, trace.unwrap(target).type, trace.unwrap(result).type)
+    target.copy_(result)
+
+
+def _on_copies(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """A write without a pure form: copies of what is written go in and come back as results."""
+    arguments = func._schema.arguments
+    rows = [*zip(arguments, args), *((a, kwargs[a.name]) for a in arguments if a.name in kwargs)]
+    written = [place for place, (a, _) in enumerate(rows) if _is_write(a)]
+    targets = [rows[place][1] for place in written]
+    if not all(isinstance(target, torch.Tensor) for target in targets):
+        return unsupported(trace, func, args, kwargs)
+    values = [trace.unwrap(x) for _, x in rows]
+    named = {a.name: x for (a, _), x in zip(rows[len(args) :], values[len(args) :])}
+    types, single = [], False
+    if func._schema.returns:
+        types, single = extern_types(trace.env, func, values[: len(args)], named)
+    copies = [preserved(trace.env, values[place]) for place in written]
+    call = (str(func), written, list(named), values)
+    outs = [trace.wrap(out) for out in trace.record(ON_COPIES, call, {}, [*types, *copies])]
+    with trace:
+        for target, result in zip(targets, outs[len(types) :], strict=True):
+            target.copy_(result)
+    if not types:
+        return None
+    return outs[0] if single else tuple(outs[: len(types)])
+
+
+def unsupported(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    raise DataDependent(
+        f"{func} cannot be traced",
+        because="it writes to its arguments in a way the graph has no form for",
+        avoid="jitshape.disable round the function that calls it",
+    )

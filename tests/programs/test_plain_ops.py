@@ -1,0 +1,113 @@
+"""Ops that have no rule of their own: in place, with `out`, on lists, random, custom."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitshape
+from tests.programs.compare import check
+
+IN_PLACE = {
+    "cumsum": lambda x: x.cumsum_(0),
+    "digamma": lambda x: x.digamma_(),
+    "polygamma": lambda x: x.polygamma_(2),
+    "renorm": lambda x: x.renorm_(2, 0, 1.0),
+    "nextafter": lambda x: x.nextafter_(x + 1),
+    "index_reduce": lambda x: x.index_reduce_(0, torch.tensor([1, 0]), x[:2].clone(), "prod"),
+    "put": lambda x: x.put_(torch.tensor([0, 3]), torch.ones(2)),
+    "through a view": lambda x: x.t()[1:].lgamma_(),
+    "floor_divide": lambda x: x.floor_divide_(2),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place(name) -> None:
+    def f(x):
+        IN_PLACE[name](x)
+        return x * 2
+
+    check(f, *[(torch.rand(n, 4) + 1,) for n in (3, 5, 6)], compiles=2)
+
+
+def test_a_result_of_another_dtype_is_eagers_error() -> None:
+    def f(x):
+        return x.digamma_()
+
+    for compiled in (f, jitshape.compile(f)):
+        with pytest.raises(RuntimeError, match="can't be cast to the desired output type Long"):
+            compiled(torch.arange(3))
+
+
+def test_out_with_several_results() -> None:
+    def f(x):
+        values, places = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int64)
+        torch.sort(x, 0, out=(values, places))
+        return values, places
+
+    check(f, *[(torch.randn(n, 4),) for n in (3, 5, 6)], compiles=2)
+
+
+def test_lists_of_tensors() -> None:
+    def f(x, y):
+        rows = [x[0], x[1], y[0]]
+        torch._foreach_add_(rows, 1.5)
+        torch._foreach_mul_(rows, [2.0, 3.0, 4.0])
+        torch._foreach_addcmul_(rows, [y[1]] * 3, rows, 0.5)
+        torch._foreach_maximum_(rows, 0.25)
+        return torch._foreach_sqrt(rows), torch._foreach_norm(rows)
+
+    check(f, *[(torch.rand(n, 4), torch.rand(n, 4)) for n in (3, 5, 6)], compiles=2)
+
+
+def test_copies_of_views_are_their_own_memory() -> None:
+    def f(x):
+        a, (b, c) = torch.t_copy(x), torch.split_copy(x, 2, 1)
+        a.add_(1)
+        return a, b, c, torch.squeeze_copy(x)
+
+    check(f, *[(torch.randn(n, 4),) for n in (3, 5, 6)], compiles=2)
+
+
+def test_random_fills_draw_in_program_order() -> None:
+    def f(x):
+        a = torch.poisson(x.abs())
+        x[0].geometric_(0.3)
+        torch.rand(3)  # not used, and drawn all the same
+        b = x[1].random_(0, 100)
+        x[2:].log_normal_()
+        return a, b.clone(), x.cauchy_()
+
+    x = torch.randn(5, 4)
+    compiled = jitshape.compile(f)
+    for n in (5, 6, 7):
+        x = torch.randn(n, 4)
+        torch.manual_seed(n)
+        expected = f(x.clone())
+        torch.manual_seed(n)
+        torch.testing.assert_close(compiled(x), expected, equal_nan=True)
+    assert jitshape.stats()["graph_breaks"] == 0
+
+
+def test_a_custom_op_that_writes_and_returns() -> None:
+    @torch.library.custom_op("jitshape_tests::accumulate", mutates_args=("total",))
+    def accumulate(total: torch.Tensor, x: torch.Tensor, by: float = 1.0) -> torch.Tensor:
+        total.add_(x, alpha=by)
+        return x * by
+
+    def f(total, x):
+        y = accumulate(total[0], x, by=2.0)
+        return y + total.sum()
+
+    check(f, *[(torch.zeros(2, n), torch.randn(n)) for n in (3, 5, 6)], compiles=2)
+
+
+@pytest.mark.parametrize("place", [-1, -2, 1])
+def test_places_counted_from_the_end(place) -> None:
+    def f(x, y, place):
+        z = torch.select_scatter(x, y, 0, place) * 2
+        w = torch.slice_scatter(x, y.expand(1, -1), 0, place - 1, place)
+        return z + x[place], w * x.select(0, place), x[place - 1 :]
+
+    calls = [(torch.randn(n, 3, requires_grad=True), torch.randn(3), place) for n in (4, 5, 6)]
+    check(f, *calls, dynamic=True)
