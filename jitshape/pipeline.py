@@ -66,7 +66,7 @@ from jitshape.observe.breaking import break_error, break_record, break_text
 from jitshape.observe.explaining import compile_record, limit_text, recompile_failures
 from jitshape.observe.records import FallbackRecord, is_detailed, record
 from jitshape.options import Options, environment
-from jitshape.stages import Native, collection_deferred, stage
+from jitshape.stages import Native, builtin_taken_away, collection_deferred, stage
 
 OVERWRITTEN = "modified by an inplace operation"  # what autograd says of a saved tensor
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
@@ -117,6 +117,10 @@ class Compiler:
         mode = foreign_mode()
         if mode:
             return self.natively(slots, f"{mode} must see every call of torch")
+        if builtin_taken_away():
+            return self.natively(slots, "builtins: one that the compiler needs was deleted")
+        if self._compiles_in_vain():
+            return self.natively(slots, "recompiles: ever new entries, none with a graph")
         if not self.lock.acquire(timeout=LOCK_SECONDS):
             return self.natively(slots, "another thread is compiling this function")
         try:
@@ -128,6 +132,11 @@ class Compiler:
             return self.compile(slots)
         finally:
             self.lock.release()
+
+    def _compiles_in_vain(self) -> bool:
+        """Whether calls bring ever new entries (of which the user was told), none with a graph."""
+        most = 4 * self.options.recompile_limit
+        return self.entries.compiles > most and not self.entries.programs()
 
     def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> TailCall:
         """The call without compiled code."""
@@ -165,15 +174,14 @@ class Compiler:
             logs.log("recompiles", f"{self.name} ({self.where()})\n{reasons}")
         start = time.thread_time()
         try:
-            with collection_deferred():
-                made = compile_call(
-                    self.function, slots, self.options, self.continuations, self.assumptions.refuted
-                )
+            made = self._made_for(slots)
         except Native as native:
             if native.program is not None:
                 entry = functools.partial(self._natively_again, native.reason, native.fallback)
                 self.entries.add_native(native.program, entry)
             return self.natively(slots, native.reason, native.fallback)
+        except RecursionError:  # nor has the program, a few calls later
+            return self.natively(slots, "recursion: the stack has no room for a compile")
         except GraphBreak:
             raise
         except JitshapeError as error:
@@ -190,9 +198,7 @@ class Compiler:
             dynamic.learn(program_code(self.function.__code__, slots))
         made.capture.release()
         extracted = program.run(slots)
-        if extracted is None:
-            failure = explain(program, slots)
-            raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
+        assert extracted is not None
         return TailCall(noting(entry, made.varying), *extracted)
 
     def _shadowed(
@@ -205,6 +211,20 @@ class Compiler:
         arguments = (Local(i, name) for i, name in enumerate(names))
         program = assemble(program.guards, (*program.extract, *arguments))
         return program, shadow.shadowed(entry, count, self.function, self.shadow, self.name)
+
+    def _made_for(self, slots: tuple[Any, ...]) -> Made:
+        """An entry that serves this call.  What compiling itself changes and the program reads
+        (lines looked up, warnings given) stands still the second time."""
+        for _ in range(2):
+            with collection_deferred():
+                made = compile_call(
+                    self.function, slots, self.options, self.continuations, self.assumptions.refuted
+                )
+            if made.program.run(slots) is not None:
+                return made
+            failure = explain(made.program, slots)
+            made.capture.release()
+        raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
 
     def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> TailCall:
         if not self.warned:

@@ -6,6 +6,7 @@ InternalError that names the stage.
 
 from __future__ import annotations
 
+import builtins
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,14 @@ class Native(Exception):
     def __init__(self, reason: str, fallback: bool, program: GuardProgram | None = None) -> None:
         super().__init__(reason)
         self.reason, self.fallback, self.program = reason, fallback, program
+
+
+_BUILTIN_NAMES = frozenset(vars(builtins))
+
+
+def builtin_taken_away() -> bool:
+    """Whether the program has deleted a builtin: the compiler's own code cannot run then."""
+    return not vars(builtins).keys() >= _BUILTIN_NAMES
 
 
 @contextmanager

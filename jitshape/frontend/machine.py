@@ -94,6 +94,7 @@ class Machine(Protocols):
     """One trace."""
 
     tracer: Any = None  # the torch side, where there is one
+    root: Frame  # the outermost
 
     def __init__(
         self,
@@ -151,6 +152,9 @@ class Machine(Protocols):
             return Outcome("raise", raised.value)
         except Restart as again:
             return Outcome("restart", cause=again.cause, step=again.step)
+        except RecursionError:  # of the machine itself: calls that need no frames of the program's
+            cause = Break("recursion", "the program's calls are nested too deep to be traced")
+            return Outcome("restart", cause=cause, step=self.root.step)
         except Break as stop:
             where = self.broke_at
             stop.__traceback__ = stop.__context__ = None  # they hold the objects of the program
@@ -182,6 +186,8 @@ class Machine(Protocols):
         exception raised there."""
         steps = frame.program.steps or bind(frame.program)
         back = frame.back = self.frame
+        if back is None:
+            self.root = frame
         self.frame, index = frame, frame.index
         self.depth += 1
         handled = self.handling.value
@@ -189,7 +195,7 @@ class Machine(Protocols):
             raised.value.passes(self, frame)
         try:
             if self.depth > DEPTH_LIMIT:
-                self._too_deep(frame)
+                self._too_deep()
             while True:
                 if raised is not None:
                     index, raised = self.unwind(frame, raised), None
@@ -278,12 +284,9 @@ class Machine(Protocols):
         if step >= STEP_LIMIT:
             self.stop("step_limit", f"the trace is longer than {STEP_LIMIT} instructions")
 
-    def _too_deep(self, frame: Frame) -> NoReturn:
-        outermost = frame
-        while outermost.back is not None:
-            outermost = outermost.back
+    def _too_deep(self) -> NoReturn:
         cause = Break("recursion", f"calls nested deeper than {DEPTH_LIMIT}")
-        raise Restart(outermost.step, cause)
+        raise Restart(self.root.step, cause)
 
     # ---- calls
 

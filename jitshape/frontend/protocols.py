@@ -268,9 +268,22 @@ class Protocols:
         self.apart(a, b)
         return False
 
+    def is_same(self, a: Value, b: Value) -> bool:
+        """`a is b` where the program asks: two symbolic numbers are told apart by their values."""
+        if a is not b and a.python_type() is b.python_type():
+            a, b = self.specialised(a), self.specialised(b)
+        return self.identical(a, b)
+
+    def specialised(self, value: Value) -> Value:
+        """A symbolic number as the literal that it is in this call; others as they are."""
+        specialize = getattr(value, "specialize", None)
+        return value if specialize is None else specialize(self)
+
     def apart(self, a: Value, b: Value) -> None:
         """Guard that two objects from outside are not one; of different classes they cannot be."""
         if a.source is None or b.source is None or a.python_type() is not b.python_type():
+            return
+        if a.python_type() in (int, float):  # whoever asks then compares them
             return
         if not (isinstance(a.source, Held) and isinstance(b.source, Held)):
             self.guard(a.source, Distinct(b.source))
@@ -570,13 +583,9 @@ def _is_none(value: Value) -> bool:
 
 
 def _same_constant(a: Any, b: Any) -> bool:
-    """Identity of constants: exact for singletons; equal immutable literals count as one object,
-    as the compiler and the interpreter share them where a program can rely on it."""
-    if a is b:
-        return True
-    if type(a) is not type(b) or type(a) not in (int, str, bytes):
-        return False
-    return a == b and (type(a) is not int or -5 <= a <= 256)
+    """Identity of constants.  A literal may stand for an object that an equal guarded one is, and
+    small numbers are single objects; text that was put together is a new object each time."""
+    return a is b or (type(a) is type(b) is int and a == b and -5 <= a <= 256)
 
 
 __all__ = ["Protocols", "class_attribute"]

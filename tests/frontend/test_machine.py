@@ -362,7 +362,7 @@ def test_a_builtin_is_shadowed_by_a_global():
         globals()["len"] = lambda x: 70
         second = len(x)
         del len
-        return first, second, len(x)
+        return first, second, len(x)  # noqa: F821
 
     assert run_traced(f, [[1, 2]]) == (2, 70, 2)
     assert "len" not in globals()
@@ -381,3 +381,83 @@ def test_locals_as_the_interpreter_shows_them():
         return shown, list(again), again["b"], list(locals()), inner(), first is again
 
     check(f, 1, 2)
+
+
+def test_identity_of_numbers_and_text():
+    def f(a, b):
+        text = "".join(["a", "bc"])
+        return a is b, text is "".join(["a", "bc"]), (a, b)[:] is (a, b), None is None, a is None
+
+    check(f, 3, 4)
+
+
+class Finalized:
+    def __del__(self):
+        CASES_SEEN.append("del")
+
+
+CASES_SEEN = []
+
+
+def test_dropping_an_object_that_has_a_finalizer_breaks():
+    def dropped(x):
+        del x
+        return len(CASES_SEEN)
+
+    def replaced(x):
+        x = 1
+        return x
+
+    def made():
+        return Finalized()
+
+    for function, args in ((dropped, [Finalized()]), (replaced, [Finalized()]), (made, [])):
+        assert run(function, *args)[1].cause.kind == "finalizer"
+
+
+def test_infinite_calls_without_frames_end_as_a_break():
+    class Endless:
+        pass
+
+    Endless.__call__ = Endless()
+
+    def f(x):
+        return x()
+
+    assert run(f, Endless())[1].cause.kind == "recursion"
+
+
+class ByValue:
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return hash(self.number)
+
+    def __eq__(self, other):
+        raise AssertionError("runs natively while tracing")
+
+
+def test_lookups_run_no_code_of_keys():
+    def f(table):
+        return 1 in table
+
+    assert run(f, {ByValue(1): 2})[1].cause.kind == "user_hash"
+
+
+def test_sets_of_objects_are_handed_on():
+    def f(objects, frozen):
+        return objects, frozen, frozen is objects
+
+    made = {ByValue(1)}, frozenset([ByValue(2)])
+    assert run_traced(f, list(made)) == (*made, False)
+
+
+def test_the_mapping_behind_a_view_of_a_class_is_handed_on():
+    proxy = type.__dict__["__dict__"].__get__(ByValue)
+
+    def f(table):
+        return table, "number" in table, table["__module__"]
+
+    result = run_traced(f, [proxy])
+    assert result[0] is proxy and result[1:] == (False, __name__)

@@ -78,6 +78,20 @@ def new_reversed(m: Machine, sequence: Value, /) -> Value:
     return GetitemIterator(sequence, -1, m.as_int(sequence.length(m)) - 1)
 
 
+def _own_iterators() -> list[Any]:
+    """`__iter__` of the iterators of C: each is its own."""
+    made = (iter([]), iter(()), iter({}), iter({1}), iter(""), iter(b""), iter(range(0)))
+    made += (iter({}.values()), iter({}.items()), (x for x in ()), iter(int, 1), reversed([]))
+    kinds = [type(x) for x in made] + [enumerate, zip, map, filter, reversed]
+    kinds += [k for k in vars(itertools).values() if isinstance(k, type)]
+    return [vars(kind)["__iter__"] for kind in kinds if "__iter__" in vars(kind)]
+
+
+@models(*_own_iterators())
+def iterator_iter(m: Machine, self: Value, /) -> Value:
+    return self
+
+
 # ---- itertools
 
 

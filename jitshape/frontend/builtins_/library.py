@@ -60,8 +60,8 @@ def _register_operators() -> None:
     models(operator.contains)(lambda m, a, b, /: a.contains(m, b))
     models(operator.not_)(lambda m, a, /: m.const(not a.truth(m)))
     models(operator.truth)(lambda m, a, /: m.const(a.truth(m)))
-    models(operator.is_)(lambda m, a, b, /: m.const(m.identical(a, b)))
-    models(operator.is_not)(lambda m, a, b, /: m.const(not m.identical(a, b)))
+    models(operator.is_)(lambda m, a, b, /: m.const(m.is_same(a, b)))
+    models(operator.is_not)(lambda m, a, b, /: m.const(not m.is_same(a, b)))
     models(operator.index)(lambda m, a, /: m.const(m.as_int(a)))
 
 

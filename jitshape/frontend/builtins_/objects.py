@@ -6,6 +6,7 @@ import builtins
 import collections
 import contextvars
 import functools
+import gc
 import re
 import threading
 import types
@@ -49,6 +50,8 @@ def object_new(m: Machine, cls: Value, /, *args: Value, **kwargs: Value) -> Valu
             )
         if real.__init__ is object.__init__:
             m.throw(TypeError, f"{real.__name__}() takes no arguments")
+    if hasattr(real, "__del__"):
+        raise Break("finalizer", f"a {real.__qualname__} is made, whose __del__ runs at its end")
     if not is_plain_layout(real):
         raise Break("builtin", f"a {real.__qualname__} is made by C code")
     return ObjectValue(real)
@@ -62,7 +65,8 @@ def object_init(m: Machine, self: Value, /, *args: Value, **kwargs: Value) -> No
             shown = "object.__init__() takes exactly one argument (the instance to initialize)"
             m.throw(TypeError, shown)
         if cls.__new__ is object.__new__:
-            m.throw(TypeError, f"{cls.__name__}() takes no arguments")
+            shown = f"{cls.__name__}.__init__() takes exactly one argument"
+            m.throw(TypeError, f"{shown} (the instance to initialize)")
 
 
 @models(object.__init_subclass__)
@@ -214,6 +218,14 @@ class ProxyValue(DictValue):
     """A `mappingproxy`: a dict that is only read."""
 
     builtin = types.MappingProxyType
+    rebuild = True  # the source is that of the dict
+
+    def __init__(self, real: types.MappingProxyType, behind: dict, text: str) -> None:
+        super().__init__(types.MappingProxyType, behind, Held(behind, text))
+        self.real = real
+
+    def seen_again(self, m: Machine, source: Source) -> None:
+        guard_identity(m, self.real, source)
 
     def inherits_store(self) -> bool:
         return False
@@ -228,14 +240,17 @@ class ProxyValue(DictValue):
         return DictIterator(self, "keys")
 
     def reconstruct(self, e: Emitter) -> None:
-        raise Break("reconstruct", "a mappingproxy cannot leave the compiled code")
+        e.const(self.real)
 
 
 @wraps(types.MappingProxyType)
 def wrap_proxy(m: Machine, real: types.MappingProxyType, source: Source | None) -> Value:
-    """Pinned; the dict behind it is read through it, and no source names that."""
+    """Pinned, and with it the dict behind it, which is what is read and guarded."""
     held = guard_identity(m, real, source)
-    return ProxyValue(types.MappingProxyType, dict(real), Held(dict(real), held.text))
+    (behind,) = gc.get_referents(real)
+    if not isinstance(behind, dict):
+        raise Break("mapping", f"a mappingproxy of a {type(behind).__name__}")
+    return ProxyValue(real, behind, held.text)
 
 
 def _register_proxy() -> None:

@@ -92,6 +92,8 @@ def sequence_index(
         m.as_int(start) if start else None, m.as_int(stop) if stop else None
     ).indices(self.size())
     for index in range(begin, end):
+        if index >= self.size():  # a comparison made it shorter
+            break
         if same_or_equal(m, self.read(index), item):
             return m.const(index)
     if self.builtin is tuple:

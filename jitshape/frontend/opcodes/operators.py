@@ -79,7 +79,7 @@ def compare_op_313(m: Any, arg: tuple[str, bool], lhs: Value, rhs: Value) -> Val
 
 @inst("IS_OP")
 def is_op(m: Any, arg: int, lhs: Value, rhs: Value) -> Value:
-    return m.const(m.identical(lhs, rhs) != bool(arg))
+    return m.const(m.is_same(lhs, rhs) != bool(arg))
 
 
 @inst("CONTAINS_OP")

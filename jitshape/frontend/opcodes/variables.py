@@ -86,15 +86,26 @@ def load_fast_and_clear(m: Any, frame: Frame, arg: int) -> None:
 
 @raw("STORE_FAST")
 def store_fast(m: Any, frame: Frame, arg: int) -> None:
+    former = frame.slots[arg]
+    if former is not None and former.finalized:
+        may_finalize(m, former)
     value = frame.stack.pop()
     frame.slots[arg] = None if value is NULL else value
 
 
 @raw("DELETE_FAST")
 def delete_fast(m: Any, frame: Frame, arg: int) -> None:
-    if frame.slots[arg] is None:
+    former = frame.slots[arg]
+    if former is None:
         unbound_local(m, frame, arg)
+    if former.finalized and "." not in frame.program.slot_names[arg]:  # not a resume's parameter
+        may_finalize(m, former)
     frame.slots[arg] = None
+
+
+def may_finalize(m: Any, value: Value) -> None:
+    """A reference goes to an object that has a `__del__`, perhaps the last one."""
+    m.stop("finalizer", f"a reference to a {value.python_type().__qualname__} is dropped")
 
 
 @raw("LOAD_FAST_LOAD_FAST", since=(3, 13), arg=slot_pair)

@@ -272,13 +272,19 @@ class Tracer:
         return number
 
     def symbolic_int(self, m: Machine, value: int, source: Source | None) -> Value | None:
-        """The symbol of a Python int that changed; None: it is a literal."""
-        if source is None or not self.policy.number(source, value).dynamic:
+        """The symbol of a Python int that changed; None: it is a literal, as those are that do
+        not fit the machine's word."""
+        if source is None or not -WORD <= value < WORD:
+            return None
+        if not self.policy.number(source, value).dynamic:
             return None
         m.guard(source, TypeIs(int))
         number = SymbolicInt(self.env, self.symbol(Number(source, "int"), value))
         number.source = source
         return number
+
+
+WORD = 1 << 62  # that guards and kernels compute with, less a bit for sums
 
 
 def _check_supported(real: torch.Tensor, source: Source | None) -> None:

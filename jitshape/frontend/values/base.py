@@ -129,6 +129,7 @@ class Value:
 
     source: Source | None = None
     made_at: int | None = None  # step to break before, where this value must not be made
+    finalized = False  # code of the user's runs when the last reference goes
     remembered = True  # False: `wrap` makes a new Value each time (literals, guarded by value)
 
     def python_type(self) -> type:

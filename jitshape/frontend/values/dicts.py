@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Is, Keys, Missing
 from jitshape.frontend.sources import Held, InstanceDict, Key, Source
 from jitshape.frontend.values.base import Value, builds, unpack, wraps
+from jitshape.frontend.values.constants import CONSTANT_TYPES
 from jitshape.frontend.values.sequences import (
     TupleValue,
     construct,
@@ -83,6 +85,9 @@ class DictValue(Storage):
         if not is_plain(hashed):  # keys that are objects: only by the list of all keys
             self.load(m)
             return self.entries.get(hashed)
+        for kind in set(map(type, dict.keys(self.object))) - CONSTANT_TYPES:
+            if compares_by_user_code(kind):
+                m.stop("user_hash", f"a dict whose keys compare by code of {kind.__name__}")
         if not dict.__contains__(self.object, hashed):
             self.missing.add(hashed)
             m.guard(self.source, Missing(hashed))
@@ -366,6 +371,11 @@ class DictValue(Storage):
 
 
 NEW = (dict, OrderedDict, defaultdict)  # whose `__new__` makes the storage
+
+
+def compares_by_user_code(kind: type) -> bool:
+    """Whether a lookup among keys of this class may run code of the user's."""
+    return type(kind.__eq__) is FunctionType or type(kind.__hash__) is FunctionType
 
 
 def repr_key(key: Any) -> str:

@@ -483,8 +483,7 @@ def call_native(m: Machine, real: Any, args: list[Value], kwargs: dict[str, Valu
 
 def literal(m: Machine, value: Value) -> Value:
     """A symbolic number as the literal that it specialises to; others as they are."""
-    specialize = getattr(value, "specialize", None)
-    return specialize(m) if specialize is not None else value
+    return m.specialised(value)
 
 
 def qualified(real: Any) -> str:

@@ -40,6 +40,7 @@ class ObjectValue(Storage, HasSlots):
         self.cls, self.object, self.source = cls, object, source
         self.slots: dict[Any, Value | None] = {}
         self.stored_slots: set[Any] = set()
+        self.finalized = hasattr(cls, "__del__")
 
     def __repr__(self) -> str:
         return f"ObjectValue({self.cls.__qualname__})"

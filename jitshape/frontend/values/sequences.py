@@ -125,7 +125,7 @@ class SequenceValue(Storage):
     def repeat(self, m: Machine, other: Value) -> Any:
         if not has_index(other):
             return NotImplemented
-        return type(self)(self.items * m.as_int(other))
+        return type(self)(repeated(m, self.items, m.as_int(other)))
 
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
         if not self.inherits("__add__", "__radd__", "__mul__", "__rmul__"):
@@ -187,6 +187,25 @@ class TupleValue(SequenceValue):
     def constant(self) -> Any:
         items = tuple(v.constant() for v in self.items)
         return self.object if self.object is not None else items
+
+    def get(self, m: Machine, key: Value) -> Value:
+        """All of a tuple is the tuple itself."""
+        result = super().get(m, key)
+        if key.python_type() is slice and isinstance(result, TupleValue) and self.is_exact():
+            return self if result.cells == self.cells else result
+        return result
+
+    def concatenate(self, m: Machine, other: Value) -> Any:
+        """One of two tuples is the result if the other one is empty."""
+        if isinstance(other, TupleValue) and self.is_exact() and other.is_exact():
+            if not other.size() or not self.size():
+                return self if not other.size() else other
+        return super().concatenate(m, other)
+
+    def repeat(self, m: Machine, other: Value) -> Any:
+        if self.is_exact() and has_index(other) and m.as_int(other) == 1:
+            return self
+        return super().repeat(m, other)
 
     def hash_key(self, m: Machine) -> Any:
         if not self.inherits("__hash__", "__eq__"):
@@ -305,9 +324,8 @@ class ListValue(SequenceValue):
             self.extend(m, other)
             return self
         if op == "*=" and self.inherits("__imul__") and has_index(other):
-            count = m.as_int(other)
-            items = self.items
-            self.change(m)[:] = items * count
+            items = repeated(m, self.items, m.as_int(other))
+            self.change(m)[:] = items
             return self
         return super().binary(m, op, other, reflected)
 
@@ -389,6 +407,15 @@ def fill_attributes(e: Emitter, value: Storage) -> None:
     """Write the instance attributes of an object that the program made."""
     if value.instance_dict is not None:
         value.instance_dict.write_all(e)
+
+
+def repeated(m: Machine, items: list[Value], count: int) -> list[Value]:
+    """`items * count`, which may be more than there is memory for."""
+    try:
+        return items * count
+    except (MemoryError, OverflowError) as error:
+        m.throw(type(error), *error.args)
+        raise AssertionError("throw returned") from error
 
 
 def slice_of(start: int, stop: int, step: int) -> slice:

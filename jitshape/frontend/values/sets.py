@@ -16,7 +16,7 @@ from jitshape.frontend.values.base import Break, Value, builds, wraps
 from jitshape.frontend.values.constants import FRESH, from_python
 from jitshape.frontend.values.iterators import IteratorValue
 from jitshape.frontend.values.sequences import TupleValue, construct, fill_attributes, is_plain
-from jitshape.frontend.values.storage import Storage, guard_identity
+from jitshape.frontend.values.storage import Storage, guard_identity, guard_type
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -219,6 +219,41 @@ builds("set")(lambda m, items: SetValue.of(m, items))
 builds("frozenset")(lambda m, items: SetValue.of(m, items, frozenset))
 
 
+class UnreadSet(SetValue):
+    """A set of objects that exists outside: no check compares its elements, so that it is only
+    handed on.  A frozenset is pinned, and its elements are read when they are asked for."""
+
+    def __init__(self, m: Machine, real: set | frozenset, source: Source) -> None:
+        self.cls, self.object, self.source, self.changes = type(real), real, source, 0
+        self.builtin = frozenset if isinstance(real, frozenset) else set
+        self.machine = m
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "elements":
+            raise AttributeError(name)
+        if self.builtin is set:
+            raise Break("set", "a set of objects that exists outside the compiled code is read")
+        m = self.machine
+        items = (m.wrap(x, None) for x in frozenset.__iter__(self.object))
+        self.elements = SetValue.of(m, items).elements
+        return self.elements
+
+    def replace(self, m: Machine, elements: dict[Any, Value]) -> None:
+        raise Break("set", "a set of objects that exists outside the compiled code is changed")
+
+    def is_constant(self) -> bool:
+        return self.cls is frozenset and all(map(is_plain, self.object))
+
+    def constant(self) -> frozenset:
+        return self.object
+
+    def __repr__(self) -> str:
+        return f"UnreadSet({self.cls.__name__})"
+
+    def children(self) -> Iterable[Value]:
+        return ()
+
+
 ELEMENT_TYPES = (str, int, bytes, type(None))
 
 
@@ -226,12 +261,11 @@ ELEMENT_TYPES = (str, int, bytes, type(None))
 def wrap_set(m: Machine, real: set | frozenset, source: Source | None) -> Value:
     """A real frozenset is guarded by identity, a set by its elements, which must be literals."""
     if isinstance(real, frozenset):
-        held: Source = guard_identity(m, real, source)
-    elif type(real) is set and all(type(x) in ELEMENT_TYPES for x in real):
-        held = source or Held(real, "a set")
-        m.guard(held, Equals(set(real)))
-    else:
-        raise Break("set", "a set of objects that exists outside the compiled code is read")
-    value = SetValue.of(m, (m.wrap(x, None) for x in type(real).__iter__(real)), type(real))
+        return UnreadSet(m, real, guard_identity(m, real, source))
+    if type(real) is not set or any(type(x) not in ELEMENT_TYPES for x in real):
+        return UnreadSet(m, real, guard_type(m, real, source))
+    held = source or Held(real, "a set")
+    m.guard(held, Equals(set(real)))
+    value = SetValue.of(m, (m.wrap(x, None) for x in real))
     value.object, value.source = real, held
     return value
