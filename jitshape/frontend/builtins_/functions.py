@@ -345,6 +345,7 @@ def _printable(value: Value) -> bool:
 breaks("input_output", "do it outside the compiled function", open, input, builtins.__import__)
 breaks("dynamic_code", "call it outside the compiled function", eval, exec, compile)
 
+
 @models(locals)
 def builtin_locals(m: Machine) -> Value:
     """Up to 3.12 one dict a frame, brought up to date by each call; later a new one each time."""
