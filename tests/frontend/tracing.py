@@ -35,7 +35,7 @@ class Evaluator:
     def value(self, v: Any) -> None:
         if id(v) in self.values:
             self.steps.append(lambda: self.stack.append(self.made[id(v)]))
-        elif v.source is not None:
+        elif v.source is not None and not getattr(v, "rebuild", False):
             self.source(v.source)
         else:
             v.reconstruct(self)
