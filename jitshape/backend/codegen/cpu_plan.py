@@ -44,7 +44,8 @@ class Plan:
         cost = sum(8 if s.op in EXPENSIVE else 1 for s in scalars if isinstance(s, loops.Apply))
         gathers = any(_gathers(s, loop.axis) for s in scalars if isinstance(s, loops.Load))
         positions = any(acc.combine.startswith("arg") for acc in loop.accumulators)
-        if gathers or positions:  # 64-bit lanes: twice the registers already
+        tile = self.chunk is not None and self.chunk_size == self.lanes
+        if gathers or positions or tile:  # 64-bit lanes: twice the registers already
             return 1
         return 4 if cost <= 6 else (2 if cost <= 20 else 1)
 
@@ -75,11 +76,12 @@ def make_plan(kernel: Kernel, lanes: int) -> Plan:
     for axis in grid:
         items = items * axis.extent
     work = items * _elements(body)
-    chunked = _chunked(kernel, grid, body)
+    chunked = _chunked(kernel, grid, body, lanes)
     if chunked is None:
         return Plan(lanes, grid, body, items, work)
-    axis, size = chunked
-    return Plan(lanes, (*grid, axis), body, items * axis.extent, work, axis, size)
+    axis, size, place = chunked
+    order = (*grid[:place], axis, *grid[place:])
+    return Plan(lanes, order, body, items * axis.extent, work, axis, size)
 
 
 def _vectorised(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Statement, ...]]:
@@ -98,9 +100,11 @@ def _vectorised(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Statement, ...]
 
 
 def _chunked(
-    kernel: Kernel, grid: tuple[Axis, ...], body: tuple[Statement, ...]
-) -> tuple[Axis, int] | None:
-    """An axis over chunks of the only loop, if its iterations are independent."""
+    kernel: Kernel, grid: tuple[Axis, ...], body: tuple[Statement, ...], lanes: int
+) -> tuple[Axis, int, int] | None:
+    """An axis over chunks of the only loop, if its iterations are independent; its place in the
+    grid.  Where a strided access steps through memory along an axis of the grid, chunks of one
+    vector stand outside that axis, so that the cache lines of one step serve the next ones."""
     if len(body) != 1 or not isinstance(body[0], Loop) or body[0].axis.kind != "vector":
         return None
     loop = body[0]
@@ -109,12 +113,34 @@ def _chunked(
     if loop.accumulators or scratch or symbol_ids(loop.axis.extent) & ids:
         return None
     size = CHUNK_OF_COLUMNS if any(isinstance(s, Loop) for s in loop.body) else CHUNK
+    place = len(grid)
+    across = _across(grid, loop)
+    if across is not None:
+        size, place = lanes, across
     extent = loop.axis.extent
     if not isinstance(extent, IntExpr) and extent <= size:
         return None
     symbol = loop.axis.symbol.algebra.symbol(f"{loop.axis.symbol}_chunk")
     assert isinstance(symbol, IntExpr)
-    return Axis(symbol, (extent + (size - 1)) // size), size
+    return Axis(symbol, (extent + (size - 1)) // size), size, place
+
+
+def _across(grid: tuple[Axis, ...], loop: Loop) -> int | None:
+    """The outermost axis of the grid along which what is strided in `loop` moves by one."""
+    along = loop.axis.symbol.symbol
+    assert along is not None
+    accesses = [s for s in reachable(all_roots((loop,))) if isinstance(s, loops.Load)]
+    accesses += [s for s in loop.body if isinstance(s, Store)]
+    strided = [
+        one.index
+        for one in accesses
+        if not one.indirect and access(one.index, along.id).kind in ("gather", "strided")
+    ]
+    for place, axis in enumerate(grid):
+        atom = axis.symbol.symbol
+        if atom and any(access(index, atom.id).kind == "unit" for index in strided):
+            return place
+    return None
 
 
 def _has_vector(statement: Statement) -> bool:
