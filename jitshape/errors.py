@@ -52,6 +52,10 @@ class UnsupportedTensor(JitshapeError, RuntimeError):
     """A tensor on a device or of a layout that jitshape has no kernels for."""
 
 
+class GradientIsNan(JitshapeError, RuntimeError):
+    """Anomaly detection is on, and a gradient in the compiled backward is not a number."""
+
+
 class GraphBreak(JitshapeError, RuntimeError):
     """`fullgraph=True` and the program cannot be captured whole."""
 

@@ -31,6 +31,7 @@ from torch import nn
 
 from jitshape import shadow
 from jitshape.assumptions import Assumptions
+from jitshape.backend.anomaly import check_gradients
 from jitshape.backend.autograd import contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph
 from jitshape.cache import CompiledGraph, GraphCache, graph_key
@@ -484,9 +485,13 @@ def compile_recorded(
             run_passes(backward, CLEAN_UP, has=split_has)
             return generate(backward, options).run
 
+    def watch(defined: tuple[bool, ...], inputs: Sequence[Any]) -> None:
+        check_gradients(with_defined_tangents(split.backward, defined), sum(defined), inputs)
+
     split_has = {p for step in OPTIMIZE for p in step.provides}
     program = generate(split.forward, options)
-    return make_autograd_callable(program.run, compile_backward, contract, name), program
+    run = make_autograd_callable(program.run, compile_backward, contract, name, watch)
+    return run, program
 
 
 def unseen(run: Callable[..., Any]) -> Callable[..., Any]:

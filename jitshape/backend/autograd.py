@@ -157,6 +157,7 @@ class _Runtime:
     compile_backward: Callable[[tuple[bool, ...]], Program]
     contract: Contract
     name: str
+    watch: Callable[[tuple[bool, ...], Sequence[Any]], None] | None
 
     def __post_init__(self) -> None:
         self.backwards: dict[tuple[bool, ...], Program] = {}
@@ -220,7 +221,10 @@ class CompiledGraph(torch.autograd.Function):
             return nothing + (None,) * len(contract.differentiable)
         with torch._C.DisableTorchFunction():  # no mode of the thread's may see how it is done
             laid = [_laid_out(t, s) for t, s in zip(tangents, ctx.strides) if t is not None]
-            results = runtime.backward(defined)(*ctx.saved_tensors, *laid, *ctx.sizes)
+            given = (*ctx.saved_tensors, *laid, *ctx.sizes)
+            if runtime.watch is not None and _looks_for_nan():
+                runtime.watch(defined, given)
+            results = runtime.backward(defined)(*given)
         wanted = ctx.needs_input_grad[2:]
         places = zip(contract.differentiable, wanted)
         return nothing + tuple(results[i] if needed else None for i, needed in places)
@@ -245,13 +249,15 @@ def make_autograd_callable(
     compile_backward: Callable[[tuple[bool, ...]], Program],
     contract: Contract,
     name: str = "a function",
+    watch: Callable[[tuple[bool, ...], Sequence[Any]], None] | None = None,
 ) -> Callable[..., list[Any]]:
     """A callable `(*inputs, *symbols) -> list of the user's outputs`.
 
     `forward(*inputs, *symbols)` gives the forward graph's outputs; `compile_backward(defined)`
     gives, for the tangents that are defined, `backward(*saved, *defined tangents, *sizes)`, which
-    returns a gradient or None for each input."""
-    runtime = _Runtime(forward, compile_backward, contract, name)
+    returns a gradient or None for each input.  `watch(defined, its arguments)` is called before
+    it where anomaly detection looks for nan."""
+    runtime = _Runtime(forward, compile_backward, contract, name, watch)
 
     def run(*inputs: Any) -> list[Any]:
         call = _Call(inputs)
@@ -290,3 +296,7 @@ def _finish(contract: Contract, inputs: Sequence[Any], results: list[Any]) -> No
 def _grad_mode(tracked: bool) -> AbstractContextManager[Any]:
     """What a view that requires grad is made under: the program may have turned autograd on."""
     return torch.enable_grad() if tracked and not torch.is_grad_enabled() else nullcontext()
+
+
+def _looks_for_nan() -> bool:
+    return torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()

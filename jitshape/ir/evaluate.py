@@ -29,10 +29,11 @@ def evaluate(
     inputs: Sequence[Any],
     symbols: Mapping[str, int] | None = None,
     check: bool = False,
+    observe: Callable[[Node, Sequence[Any]], None] | None = None,
 ) -> list[Any]:
     """The outputs of `graph` on `inputs`, behind which stand the ints for `graph.symbols`.  With
     `check`, every node's result is compared with its type: shape, strides (of dimensions longer
-    than 1) and dtype."""
+    than 1) and dtype.  `observe` is told every node with its results."""
     count = len(graph.inputs)
     sizes = bind_sizes(graph, inputs[:count]) | dict(symbols or {})
     sizes |= {str(s): number for s, number in zip(graph.symbols, inputs[count:])}
@@ -55,6 +56,8 @@ def evaluate(
         told = _bind(node, result, values, sizes)
         if told and graph.env is not None:
             _assert(graph.env.asserts, told, sizes, concrete)
+        if observe is not None:
+            observe(node, [values[out] for out in node.outs])
         if check:
             for out in node.outs:
                 _check(graph, node, out, values[out], sizes)

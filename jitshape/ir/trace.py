@@ -239,7 +239,7 @@ class Trace(TorchDispatchMode):
     ) -> list[SymbolicTensor | None]:
         self._in_backward, self.env.general = True, general
         try:
-            with self:
+            with self, torch.autograd.set_detect_anomaly(False):
                 found: tuple[Any, ...] = Variable._execution_engine.run_backward(
                     tuple(outputs),
                     grads,
