@@ -40,6 +40,8 @@ static PyMethodDef methods[] = {
     {"mode_words", mode_words, METH_NOARGS, "(autocast, default dtype) as guards compare them"},
     {"tensor_view", tensor_view, METH_O,
      "(keys, kind, offset, requires_grad, is_leaf, storage, sizes, strides) as guards see them"},
+    {"apart", (PyCFunction)(void (*)(void))apart, METH_FASTCALL,
+     "apart(written, itemsizes, groups, *tensors): the written share no memory with the others"},
     {"push_route", push_route, METH_O, "push_route(route): route this thread's frames"},
     {"pop_route", pop_route, METH_NOARGS, "Undo one push_route."},
     {"hook_state", hook_state, METH_NOARGS, "Whether the hook is in, and counts of frames."},

@@ -173,6 +173,67 @@ tensors_overlap(PyObject *a, int64_t itemsize_a, PyObject *b, int64_t itemsize_b
     return first_a < last_b && first_b < last_a && first_a < last_a && first_b < last_b;
 }
 
+typedef struct {
+    const char *first, *last;
+    int group, is_written;
+} Span;
+
+static int
+by_first_byte(const void *a, const void *b)
+{
+    const char *x = ((const Span *)a)->first, *y = ((const Span *)b)->first;
+    return (x > y) - (x < y);
+}
+
+static int
+spans_apart(Span *spans, Py_ssize_t n)
+{
+    qsort(spans, n, sizeof *spans, by_first_byte);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        for (Py_ssize_t j = i + 1; j < n && spans[j].first < spans[i].last; j++) {
+            if (spans[j].first < spans[j].last && spans[i].group != spans[j].group &&
+                (spans[i].is_written || spans[j].is_written)) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* apart(written, itemsizes, groups, *tensors): whether the first `written` tensors share no memory
+   with any tensor of another group. */
+static PyObject *
+apart(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_ssize_t n = nargs - 3;
+    if (n < 0 || !PyLong_Check(args[0]) || !PyBytes_Check(args[1]) || !PyTuple_Check(args[2]) ||
+        PyBytes_GET_SIZE(args[1]) != n || PyTuple_GET_SIZE(args[2]) != n) {
+        PyErr_SetString(PyExc_TypeError, "apart(written, itemsizes, groups, *tensors)");
+        return NULL;
+    }
+    Py_ssize_t written = PyLong_AsSsize_t(args[0]);
+    Span *spans = PyMem_Malloc((n + 1) * sizeof *spans);
+    if (spans == NULL) {
+        return PyErr_NoMemory();
+    }
+    int known = 1;
+    for (Py_ssize_t i = 0; i < n && known; i++) {
+        TensorView view;
+        known = read_tensor(args[3 + i], &view);
+        if (known) {
+            tensor_extent(&view, PyBytes_AS_STRING(args[1])[i], &spans[i].first, &spans[i].last);
+            spans[i].group = (int)PyLong_AsLong(PyTuple_GET_ITEM(args[2], i));
+            spans[i].is_written = i < written;
+        }
+    }
+    int result = known && spans_apart(spans, n);
+    PyMem_Free(spans);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    return PyBool_FromLong(result);
+}
+
 static int
 tensors_share_storage(PyObject *a, PyObject *b)
 {

@@ -240,6 +240,23 @@ class NoOverlap(Check):
 
 
 @dataclass(frozen=True)
+class Apart(Check):
+    """Of the tensor and `others` the first `written` share memory with none of another group
+    (`groups`: one number for each, the tensor's first)."""
+
+    others: tuple[Source, ...]
+    written: int
+    groups: tuple[int, ...]
+
+    def text(self, source: Source) -> str:
+        first, last = (source, *self.others)[:: max(self.written - 1, 1)][:2]
+        return (
+            f"{first} to {last}, {self.written} tensors, share no memory with each other or with "
+            f"the {len(self.others) + 1 - self.written} tensors besides"
+        )
+
+
+@dataclass(frozen=True)
 class SharesStorage(Check):
     """The tensor lies in the same storage as the tensor at `other`."""
 

@@ -8,6 +8,7 @@ first (its readers may run code), then arguments, then relations between them, t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 from jitshape.frontend import checks as C
 from jitshape.frontend import sources as S
-from jitshape.frontend._evalframe import FIELDS, OPS, Program
+from jitshape.frontend._evalframe import FIELDS, OPS, Program, apart
 from jitshape.frontend.checks import AMBIENT
 from jitshape.frontend.guards import Guard, GuardProgram
 from jitshape.frontend.sources import Source
@@ -27,7 +28,7 @@ FAST_AMBIENT: dict[str, Callable[[Any], tuple[str, int, Any]]] = {}  # -> (op, n
 # Of several checks of one source the cheap and discriminating come first.
 _CHEAP_FIRST = (C.TypeIs, C.TensorMatches, C.Is, C.Equals, C.Length, C.Keys)
 RANK = {check: rank for rank, check in enumerate(_CHEAP_FIRST)}
-RELATIONS = (C.SameObject, C.Distinct, C.NoOverlap, C.SharesStorage, C.Holds)
+RELATIONS = (C.SameObject, C.Distinct, C.NoOverlap, C.Apart, C.SharesStorage, C.Holds)
 ALONE = (*RELATIONS, C.Ambient)  # not checked together with the load of one source
 ROOTS = (S.Local, S.Held)
 NUMBER_OPS = {"size": "SIZE", "stride": "STRIDE", "offset": "OFFSET", "int": "INT", "len": "LEN"}
@@ -79,7 +80,8 @@ class Assembler:
         self.numbers: dict[Any, int] = {}
         self.slots = 0
         self.current = -1
-        self.predicates: list[tuple[int, C.Holds, list[int]]] = []
+        self.predicates: list[tuple[int, Callable[..., bool], list[int]]] = []
+        self.itemsizes: dict[Source | None, int] = {}
         self.own: dict[Source, list[int]] = defaultdict(list)  # checks to emit with the load
         for index, guard in enumerate(self.guards):
             if not isinstance(guard.check, ALONE):
@@ -101,9 +103,9 @@ class Assembler:
             else:
                 self.load(self.checked_at(guard))
         registers = tuple(self.extracted(source) for source in self.sources)
-        for index, check, symbols in self.predicates:
+        for index, function, registers_read in self.predicates:
             self.current = index
-            self.emit("PREDICATE", object=(predicate(check), *symbols))
+            self.emit("PREDICATE", object=(function, *registers_read))
         program = Program(
             tuple(self.steps), self.slots, len(self.objects), len(self.numbers), registers
         )
@@ -202,11 +204,19 @@ class Assembler:
         number = self.itemsize(source) << 8 | self.itemsize(check.other)
         self.relation("NO_OVERLAP", source, check.other, number)
 
+    def apart(self, source: Source, check: C.Apart) -> None:
+        tensors = (source, *check.others)
+        sizes = bytes(map(self.itemsize, tensors))
+        function = functools.partial(apart, check.written, sizes, check.groups)
+        self.predicates.append((self.current, function, [self.load(t) for t in tensors]))
+
     def itemsize(self, source: Source) -> int:
-        for guard in self.guards:
-            if guard.source == source and isinstance(guard.check, C.TensorMatches):
-                return guard.check.dtype.itemsize
-        raise ValueError(f"{source} is compared for overlap without TensorMatches")
+        if not self.itemsizes:
+            rows = ((guard.source, guard.check) for guard in self.guards)
+            self.itemsizes = {
+                s: check.dtype.itemsize for s, check in rows if isinstance(check, C.TensorMatches)
+            }
+        return self.itemsizes[source]
 
     def ambient(self, source: None, check: C.Ambient) -> None:
         if check.name not in AMBIENT:
@@ -225,7 +235,7 @@ class Assembler:
     def holds(self, source: Source, check: C.Holds) -> None:
         if not only_sizes(check.condition):
             registers = [self.argument(number) for _, number in check.symbols]
-            self.predicates.append((self.current, check, registers))
+            self.predicates.append((self.current, predicate(check), registers))
             return
         symbols = {name: self.load(number) for name, number in check.symbols}
         self.truth(self.condition(check.condition, symbols))
@@ -321,6 +331,7 @@ CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
     C.SameObject: lambda asm, source, check: asm.relation("SAME", source, check.other),
     C.Distinct: lambda asm, source, check: asm.relation("DISTINCT", source, check.other),
     C.NoOverlap: Assembler.no_overlap,
+    C.Apart: Assembler.apart,
     C.SharesStorage: lambda asm, source, check: asm.relation("SHARES_STORAGE", source, check.other),
     C.Holds: Assembler.holds,
     C.Ambient: Assembler.ambient,
