@@ -12,10 +12,14 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from jitshape.errors import JitshapeError
+
+if TYPE_CHECKING:
+    from jitshape.observe.records import EntryRecord, Record
 
 _PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -26,25 +30,45 @@ def main() -> None:
     pass
 
 
-def run_script(script: str, arguments: tuple[str, ...]) -> int:
-    """Run the script as __main__; its exit status, its traceback already printed."""
+def run_script(script: str, arguments: tuple[str, ...]) -> tuple[int, object]:
+    """Run the script as __main__; its exit status, its traceback already printed, and what keeps
+    its functions alive.  What earlier runs learned is left aside, so that every run of a program
+    is explained in the same way."""
+    from jitshape import profile
     from jitshape.observe.records import detailed
 
+    profile.forget()
     saved_argv, saved_path = sys.argv, sys.path[:]
     sys.argv = [script, *arguments]
     sys.path[0] = str(Path(script).resolve().parent)
+    names: object = None
     try:
         with detailed():
-            runpy.run_path(script, run_name="__main__")
+            names = runpy.run_path(script, run_name="__main__")
     except SystemExit as exit_:
         code = exit_.code
-        return code if isinstance(code, int) else int(code is not None)
-    except BaseException:
+        return (code if isinstance(code, int) else int(code is not None)), exit_
+    except BaseException as error:
         traceback.print_exc()
-        return 1
+        return 1, error
     finally:
         sys.argv, sys.path[:] = saved_argv, saved_path
-    return 0
+    return 0, names
+
+
+def read_trace(folder: str) -> list[Record]:
+    """The records of a trace folder."""
+    from jitshape.observe import report
+
+    path = Path(folder) / "events.jsonl"
+    if not path.exists():
+        raise click.ClickException(
+            f"{path} does not exist: run the program with JITSHAPE_TRACE={folder} first"
+        )
+    try:
+        return report.from_file(path)
+    except (JitshapeError, ValueError, KeyError, TypeError) as error:
+        raise click.ClickException(f"{path} is not a trace of jitshape: {error}") from error
 
 
 def _script_argument(function):
@@ -53,22 +77,40 @@ def _script_argument(function):
 
 
 @main.command(context_settings=_PASS_ON)
-@click.option("--json", "as_json", is_flag=True, help="Print the records as JSON lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write the report as a page.")
 @click.option("--stderr", is_flag=True, help="Print the report to stderr.")
-@_script_argument
-def explain(script: str, arguments: tuple[str, ...], as_json: bool, stderr: bool) -> None:
-    """Run SCRIPT and report every compile and recompile: which guard failed, the line that made
-    it, the values seen, the smallest change that avoids it, and the compiles it would save."""
-    from jitshape.observe import records, report
+@click.argument("script", metavar="SCRIPT|TRACE_DIR", type=click.Path(exists=True))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def explain(
+    script: str, arguments: tuple[str, ...], as_json: bool, html: str | None, stderr: bool
+) -> None:
+    """Run SCRIPT, or read the trace in TRACE_DIR, and report every compile and recompile: which
+    guard failed, the line that made it, the values seen, the smallest change that avoids it, and
+    the compiles it would save; and of each function the entries with their guards and use."""
+    from jitshape.observe import page, records, report, story
 
-    status = run_script(script, arguments)
-    out = sys.stderr if stderr else sys.stdout
-    if as_json:
-        for row in report.as_rows(records.records()):
-            print(json.dumps(row), file=out)
+    status, found, entries, alive = 0, [], [], None
+    if Path(script).is_dir():
+        found = read_trace(script)
     else:
-        report.print_report(records.records(), out)
+        status, alive = run_script(script, arguments)
+        found, entries = list(records.records()), _live_entries()
+    out = sys.stderr if stderr else sys.stdout
+    told = story.stories(found, entries)
+    if html:
+        Path(html).write_text(page.page(told, Path(script).name), encoding="utf-8")
+    if as_json:
+        print(json.dumps(story.as_json(told)), file=out)
+    elif not html:
+        report.print_report(found, out, entries)
+    del alive
     sys.exit(status)
+
+
+def _live_entries() -> list[EntryRecord]:
+    pipeline = sys.modules.get("jitshape.pipeline")  # the script may never have used it
+    return pipeline.live_entries() if pipeline else []
 
 
 @main.command(context_settings=_PASS_ON)
@@ -77,7 +119,7 @@ def kernels(script: str, arguments: tuple[str, ...]) -> None:
     """Run SCRIPT and print the kernels that were generated for it."""
     from jitshape.observe import records, report
 
-    status = run_script(script, arguments)
+    status, _ = run_script(script, arguments)
     report.print_kernels(records.records(), sys.stdout)
     sys.exit(status)
 
@@ -104,16 +146,13 @@ def profile(clear: bool) -> None:
 
 @main.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False))
-def trace(folder: str) -> None:
+@click.option("--chrome", type=click.Path(dir_okay=False), help="Write a timeline for Perfetto.")
+def trace(folder: str, chrome: str | None) -> None:
     """Report what a program run with JITSHAPE_TRACE=FOLDER recorded."""
     from jitshape.observe import report
 
-    path = Path(folder) / "events.jsonl"
-    if not path.exists():
-        raise click.ClickException(
-            f"{path} does not exist: run the program with JITSHAPE_TRACE={folder} first"
-        )
-    try:
-        report.print_report(report.from_file(path), sys.stdout)
-    except (JitshapeError, ValueError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{path} is not a trace of jitshape: {error}") from error
+    records = read_trace(folder)
+    if chrome:
+        Path(chrome).write_text(json.dumps(report.timeline(records)), encoding="utf-8")
+    else:
+        report.print_report(records, sys.stdout)

@@ -22,11 +22,13 @@ LIMITS_KEPT = 8  # entries kept, in multiples of the recompile limit
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What there is to tell of an entry; `native`: it calls the function itself."""
+    """What there is to tell of an entry; `native`: it calls the function itself.  `number`: of
+    the compiled ones, from 1."""
 
     guards: GuardProgram
     program: Program | None
     native: bool
+    number: int
 
 
 class Entries:
@@ -42,11 +44,11 @@ class Entries:
     ) -> None:
         """A compiled entry."""
         self.compiles += 1
-        self._add(function, Known(guards, program, native=False))
+        self._add(function, Known(guards, program, False, self.compiles))
 
     def add_native(self, guards: GuardProgram, function: Callable[..., Any]) -> None:
         """An entry that spares a trace which is known to lead to nothing."""
-        self._add(function, Known(guards, None, native=True))
+        self._add(function, Known(guards, None, True, 0))
 
     def _add(self, function: Callable[..., Any], known: Known) -> None:
         added = self.dispatcher.add_entry(known.guards.program, function)

@@ -16,13 +16,14 @@ user's own result, a warning and a counted fallback (`suppress_errors`), or in a
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,8 +65,22 @@ from jitshape.ir.trace import Trace
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.breaking import break_error, break_record, break_text
-from jitshape.observe.explaining import compile_record, limit_text, recompile_failures
-from jitshape.observe.records import FallbackRecord, is_detailed, record
+from jitshape.observe.explaining import (
+    compile_record,
+    limit_text,
+    recompile_failures,
+    symbol_lines,
+)
+from jitshape.observe.fixes import fixes_of
+from jitshape.observe.misses import nearest_miss
+from jitshape.observe.records import (
+    EntryRecord,
+    FallbackRecord,
+    GuardFailure,
+    compiles_of,
+    is_detailed,
+    record,
+)
 from jitshape.options import Options, environment
 from jitshape.stages import Native, builtin_taken_away, collection_deferred, stage
 
@@ -104,7 +119,8 @@ class Compiler:
         _compilers.add(self)
 
     def _resume(self, function: types.FunctionType) -> Any:
-        options = replace(self.options, dynamic_shapes=None, name=None)  # these are the whole's
+        name = f"{function.__qualname__}, piece {len(self.continuations.made) + 2}"
+        options = replace(self.options, dynamic_shapes=None, name=name)
         return Compiler(function, options, self.continuations).dispatcher
 
     def forget(self) -> None:
@@ -170,6 +186,7 @@ class Compiler:
                 because="; ".join(map(str, failures)),
                 avoid="set_stance('default')",
             )
+        missed = nearest_miss(self.entries.guards(), slots) if failures else ()
         if failures:
             reasons = "\n".join(f"  {failure}" for failure in failures)
             logs.log("recompiles", f"{self.name} ({self.where()})\n{reasons}")
@@ -194,7 +211,7 @@ class Compiler:
             entry = self.assumptions.checked(entry, len(slots))
         program, entry = self._shadowed(made.program, entry)
         self.entries.add(program, entry, made.compiled)
-        self._tell(made, failures, time.thread_time() - start)
+        self._tell(made, failures, missed, time.thread_time() - start)
         if made.capture.policy.became_dynamic():
             dynamic.learn(program_code(self.function.__code__, slots))
         made.capture.release()
@@ -233,14 +250,36 @@ class Compiler:
             logs.warn(f"{self.name} runs eagerly: {error}")
         return self.natively(slots, str(error).splitlines()[0])
 
-    def _tell(self, made: Made, failures: list, seconds: float) -> None:
+    def _tell(
+        self, made: Made, failures: list, missed: Sequence[GuardFailure], seconds: float
+    ) -> None:
         """Count, log and record an entry."""
         counters.count("graph_hits" if made.shares else "compiles")
         if failures and not made.shares:
             counters.count("recompiles")
-        if self.entries.compiles == self.options.recompile_limit + 1:
-            logs.warn(limit_text(self.name, self.where(), self.entries, failures))
-        record(compile_record(self.name, self.function, made, failures, seconds))
+        count = self.entries.compiles
+        record(
+            compile_record(
+                self.name, self.function, made, missed, seconds, count, self.options.dynamic
+            )
+        )
+        if count == self.options.recompile_limit + 1:
+            fixes = fixes_of(compiles_of(self.name, self.where()))
+            logs.warn(limit_text(self.name, self.where(), self.entries, failures, fixes))
+
+    def entry_records(self) -> Iterator[EntryRecord]:
+        """The entries as they stand."""
+        for entry, known in self.entries.known():
+            yield EntryRecord(
+                function=self.name,
+                where=self.where(),
+                number=known.number,
+                hits=entry.hits,
+                guard_seconds=entry.guard_seconds / entry.timed if entry.timed else None,
+                age=time.monotonic() - entry.created,
+                native=known.native,
+                guards=tuple(map(str, known.guards.guards)),
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +310,7 @@ def compile_call(
     """From one call to an entry."""
     captured, exit_ = capture_and_leave(function, slots, options, continuations, refuted)
     try:
-        _tell_outcome(captured)
+        _tell_outcome(captured, options)
         text, run, inputs, compiled, shared, shares = "", None, (), None, (), False
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
         has_graph = exit_.keys or captured.tracer.trace.graph.nodes
@@ -352,7 +391,7 @@ def _check_outcome(captured: Capture, options: Options) -> None:
         raise Native("the function raises", fallback=False)
     if outcome.kind == "return":
         return
-    told = break_record(captured.function, outcome)
+    told = break_record(options.name or captured.function.__qualname__, outcome)
     if options.fullgraph:
         raise break_error(told)
     if not outcome.frames:
@@ -360,11 +399,11 @@ def _check_outcome(captured: Capture, options: Options) -> None:
         raise Native(f"{told.kind}: {told.reason}", fallback=True)
 
 
-def _tell_outcome(captured: Capture) -> None:
+def _tell_outcome(captured: Capture, options: Options) -> None:
     """Count the frames that are compiled; count, log and record the break it ends at."""
     counters.count_frame(handled=captured.machine.frames_run)
     if captured.outcome.kind != "return":
-        told = break_record(captured.function, captured.outcome)
+        told = break_record(options.name or captured.function.__qualname__, captured.outcome)
         counters.count("graph_breaks")
         counters.count_in("break_reasons", f"{told.kind}: {told.reason}")
         logs.log("graph_breaks", break_text(told))
@@ -559,8 +598,9 @@ def _log_pass(name: str, graph: Graph) -> None:
 
 
 def _log_entry(captured: Capture, program: GuardProgram, entry: types.FunctionType) -> None:
-    for decision in captured.policy.became_dynamic():
-        logs.log("dynamic", str(decision))
+    if logs.enabled("dynamic"):
+        for line in symbol_lines(captured):
+            logs.log("dynamic", line)
     if logs.enabled("guards"):
         logs.log("guards", str(program))
     if logs.enabled("bytecode"):
@@ -643,6 +683,20 @@ def _take(stance: str) -> None:
     _stance[-1] = stance
     for compiler in list(_compilers):
         compiler.dispatcher.disabled = stance == "force_eager"
+
+
+def live_entries() -> list[EntryRecord]:
+    """All entries of all functions that are alive."""
+    found = [record for compiler in list(_compilers) for record in compiler.entry_records()]
+    return sorted(found, key=lambda r: (r.where, r.function, r.number))
+
+
+@atexit.register
+def _trace_entries() -> None:
+    """The numbers of the entries stand at the end of a trace."""
+    if environment("TRACE"):
+        for entry in live_entries():
+            record(entry)
 
 
 def reset() -> None:

@@ -54,19 +54,23 @@ def test_explain_tells_the_recompile(script):
     assert "1. compile of scale" in done.stdout
     assert "2. recompile of scale" in done.stdout
     assert "x is Tensor float32[2, 4] on cpu" in done.stdout
-    assert "it was size(1) is 6" in done.stdout
-    assert f"{script}:8 in scale" in done.stdout
-    assert "jitshape.mark_dynamic(x, 1) before the first call" in done.stdout
+    assert "x.size(1) == 4, but it was 6" in done.stdout
+    assert f"{script}:8 in scale   return torch.relu(x) * factor" in done.stdout
+    assert "served 1 call more" in done.stdout and "values   x.size(1): 4, 6" in done.stdout
     assert "x.size(1) became dynamic: 4 then 6" in done.stdout
     assert "2 compiles, 1 of them recompiles; 0 graph breaks; 0 fallbacks" in done.stdout
-    assert "saves 1 compile: jitshape.mark_dynamic(x, 1)" in done.stdout
+    assert "saves 1 compile of scale: jitshape.mark_dynamic(x, (0, 1))" in done.stdout
 
 
-def test_explain_as_json(script):
-    done = jitshape_command("explain", "--json", script, 4)
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert [row["event"] for row in rows] == ["CompileRecord"]
-    assert rows[0]["function"] == "scale" and rows[0]["kernels"] == ["fused_relu_mul_0"]
+def test_explain_as_json_and_as_a_page(script, tmp_path):
+    file = tmp_path / "report.html"
+    done = jitshape_command("explain", "--json", "--html", file, script, 4, 6)
+    first, told = done.stdout.splitlines()
+    (function,) = json.loads(told)["functions"]
+    assert first == "done 3" and function["name"] == "scale" and function["compiles"] == 2
+    assert function["entries"][0]["kernels"] == ["fused_relu_mul_0"]
+    assert [fix["saves"] for fix in function["fixes"]] == [1]
+    assert "<h2>scale" in file.read_text()
 
 
 def test_kernels(script):
@@ -83,8 +87,12 @@ def test_trace_folder(script, tmp_path):
         timeout=250,
         env={**os.environ, "PYTHONPATH": str(ROOT), "JITSHAPE_TRACE": str(folder)},
     )
-    done = jitshape_command("trace", folder)
+    timeline = tmp_path / "timeline.json"
+    jitshape_command("trace", folder, "--chrome", timeline)
+    assert [e["ph"] for e in json.loads(timeline.read_text())["traceEvents"]] == ["X", "X"]
+    done = jitshape_command("explain", folder)
     assert "2. recompile of scale" in done.stdout
+    assert "entry 1  compile" in done.stdout and "served 0 calls more" in done.stdout
     empty = jitshape_command("trace", tmp_path)
     assert empty.returncode == 1 and "JITSHAPE_TRACE=" in empty.stderr
 

@@ -24,7 +24,7 @@ def test_the_limit_warns_once_with_cause_and_remedy(capfd):
     told = [line for line in capfd.readouterr().err.splitlines() if "was compiled" in line]
     assert len(told) == 1
     assert "was compiled 3 times, the last time because n == 1 failed: 2" in told[0]
-    assert "dynamic=True, or pass n as a tensor" in told[0]
+    assert "To avoid it: dynamic=True in place of dynamic=False." in told[0]
 
 
 def test_entries_past_the_limit_serve():

@@ -187,6 +187,7 @@ class Trace(TorchDispatchMode):
         if family == "factory":
             self._check_sizes(types.shape)
         outs = self.record(definition.name, args, kwargs, rows, shared)
+        env.current_op = ""
         if family == "random" or (family == "inplace" and _draws(definition)):
             self.draw()
         if single:

@@ -7,7 +7,7 @@ the GraphBreak that says the same.
 from __future__ import annotations
 
 import linecache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jitshape.errors import GraphBreak
 from jitshape.observe.records import BreakRecord
@@ -31,11 +31,11 @@ TITLES = {
 }
 
 
-def break_record(function: Any, outcome: Outcome) -> BreakRecord:
-    """The record of a trace that ended at a break."""
+def break_record(name: str, outcome: Outcome) -> BreakRecord:
+    """The record of a trace of the function `name` that ended at a break."""
     cause, place = outcome.cause, outcome.location
     assert cause is not None
-    name, line = function.__qualname__, ""
+    line = ""
     if place is not None:
         line = linecache.getline(place.file, place.line).strip()
     return BreakRecord(name, str(place or ""), cause.kind, cause.reason, cause.remedy, line)

@@ -12,16 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jitshape.observe import counters, records, report
+from jitshape.observe import counters, page, records, report, story
+from jitshape.observe.fixes import Fix
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`result` of the call, the `records` it made, and the `stats` it added (integers only)."""
+    """`result` of the call, the `records` it made, the `stats` it added (integers only), and what
+    became of every `functions` compiled so far: entries, guards, misses, fixes."""
 
     result: Any
     records: tuple[records.Record, ...]
     stats: dict[str, int]
+    functions: tuple[story.FunctionStory, ...]
 
     @property
     def graphs(self) -> list[str]:
@@ -42,9 +45,25 @@ class Explanation:
     def graph_break_count(self) -> int:
         return len(self.break_reasons)
 
+    @property
+    def fixes(self) -> list[Fix]:
+        """What would have saved compiles, the most first."""
+        found = [fix for function in self.functions for fix in function.fixes]
+        return sorted(found, key=lambda fix: -fix.saves)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, as `python -m jitshape explain --json` prints it."""
+        return story.as_json(self.functions)
+
+    def to_html(self) -> str:
+        """One self-contained page."""
+        return page.page(self.functions)
+
     def __str__(self) -> str:
         out = io.StringIO()
         report.print_report(self.records, out)
+        for function in self.functions:
+            out.write(f"\n{report.story_text(function)}")
         for graph in self.graphs:
             out.write(f"\n{graph}\n")
         if self.guards:
@@ -65,6 +84,7 @@ def explain(fn: Callable) -> Callable[..., Explanation]:
             result = compiled(*args, **kwargs)
         after = counters.snapshot()
         added = {key: after[key] - before[key] for key in counters.INTS}
-        return Explanation(result, records.records()[known:], added)
+        told = tuple(story.stories(records.records(), pipeline.live_entries()))
+        return Explanation(result, records.records()[known:], added, told)
 
     return call

@@ -5,14 +5,17 @@ In: guard programs, captures, compiled programs.  Out: GuardFailure and CompileR
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jitshape.observe.records import CompileRecord, GuardFailure, is_detailed
+from jitshape.observe.misses import place_of
+from jitshape.observe.records import CompileRecord, GuardFailure, SizeFact, is_detailed
 
 if TYPE_CHECKING:
     from jitshape.entries import Entries
+    from jitshape.frontend.capture import Capture
     from jitshape.frontend.guards import Failure, GuardProgram
+    from jitshape.observe.fixes import Fix
     from jitshape.pipeline import Made
 
 
@@ -24,63 +27,81 @@ def recompile_failures(programs: Sequence[GuardProgram], slots: tuple) -> list[F
     return [failure for failure in found if failure is not None]
 
 
-def told(failure: Failure) -> GuardFailure:
-    """A failure in the user's terms."""
-    guard = failure.guard
-    return GuardFailure(
-        source=str(guard.source) if guard.source is not None else "global state",
-        demanded=guard.check.text(guard.source),
-        seen=failure.observed,
-        where=str(guard.location or ""),
-        fix=fix_of(failure),
-    )
-
-
-def limit_text(name: str, where: str, entries: Entries, failures: Sequence[Failure]) -> str:
+def limit_text(
+    name: str, where: str, entries: Entries, failures: Sequence[Failure], fixes: Sequence[Fix]
+) -> str:
     """The warning of a function that is compiled again and again: why, and what helps."""
-    cause = failures[0] if failures else None
-    fix = fix_of(cause) if cause else ""
+    cause = failures[0] if failures else "nothing matched"
+    fix = fixes[0].change if fixes else "keep that from changing"
     return (
-        f"{name} ({where}) was compiled {entries.compiles} times, the last time because "
-        f"{cause or 'nothing matched'}.  To avoid it: {fix or 'keep that from changing'}.  "
-        f"Compiled code goes on being used, the {entries.most} entries used last; "
-        "JITSHAPE_LOGS=recompiles shows every reason"
+        f"{name} ({where}) was compiled {entries.compiles} times, the last time because {cause}.  "
+        f"To avoid it: {fix}.  Compiled code goes on being used, the {entries.most} entries used "
+        "last; JITSHAPE_LOGS=recompiles shows every reason"
     )
-
-
-def fix_of(failure: Failure) -> str:
-    """The smallest change that avoids the recompile, where there is one."""
-    from jitshape.frontend.checks import Equals, TensorMatches
-
-    guard = failure.guard
-    if isinstance(guard.check, TensorMatches):
-        dims = [part for part in failure.observed.split(", ") if part.startswith("size(")]
-        if dims:
-            numbers = sorted({int(part[5 : part.index(")")]) for part in dims})
-            which = numbers[0] if len(numbers) == 1 else tuple(numbers)
-            return f"jitshape.mark_dynamic({guard.source}, {which}) before the first call"
-    if isinstance(guard.check, Equals) and type(guard.check.value) in (int, float):
-        return f"dynamic=True, or pass {guard.source} as a tensor"
-    return ""
 
 
 def compile_record(
-    name: str, function: Any, made: Made, failures: Sequence[Failure], seconds: float
+    name: str,
+    function: Any,
+    made: Made,
+    failures: Sequence[GuardFailure],
+    seconds: float,
+    number: int,
+    dynamic: bool | None,
 ) -> CompileRecord:
-    """The record of one entry."""
+    """The record of the `number`th entry of a function; `failures` are the nearest entry's."""
     captured, compiled = made.capture, made.compiled
     code = function.__code__
     return CompileRecord(
         function=name,
         where=f"{code.co_filename}:{code.co_firstlineno}",
         kind="recompile" if failures else "compile",
+        number=number,
+        mode="" if dynamic is None else f"dynamic={dynamic}",
+        shared=made.shares,
         inputs=tuple(made.inputs),
         symbols=tuple(captured.symbol_texts()),
-        failures=tuple(told(f) for f in failures),
+        failures=tuple(failures),
         dynamic=tuple(str(d) for d in captured.policy.became_dynamic()),
+        facts=tuple(size_facts(captured)),
         guards=tuple(map(str, made.program.guards)) if is_detailed() else (),
         graph=made.graph,
         kernels=tuple(k.name for k in compiled.kernels) if compiled else (),
         externs=dict(compiled.externs) if compiled else {},
         seconds=seconds,
     )
+
+
+def size_facts(captured: Capture) -> Iterator[SizeFact]:
+    """What the trace needed of its sizes, but for how its inputs lie in memory."""
+    from jitshape.frontend.torchside.tracer import LAYOUT
+    from jitshape.ir.shape_env import describe
+
+    names = {name: str(source) for name, source in captured.tracer.symbols.items()}
+    for fact in captured.tracer.env.facts:
+        if fact.op == LAYOUT or isinstance(fact.condition, bool):
+            continue
+        where, line = place_of(fact.location)
+        sources = {names[s.name]: None for s in fact.condition.symbols() if s.name in names}
+        text = describe(fact, names)
+        yield SizeFact(text, tuple(sources), fact.op, where, line, fact.specialised)
+
+
+def symbol_lines(captured: Capture) -> Iterator[str]:
+    """What JITSHAPE_LOGS=dynamic shows of a trace: each symbol, why it is one, and the line that
+    read it first; each fact, and the line that needed it."""
+    decisions = captured.policy.decisions
+    for name, source in captured.tracer.symbols.items():
+        decision = decisions.get(str(source))
+        if decision is not None and decision.dynamic:
+            yield with_place(f"{name} = {decision}", captured.tracer.read_at.get(name))
+    for fact in size_facts(captured):
+        kind = "specialised: " if fact.specialised else ""
+        why = f" ({fact.why})" if fact.why else ""
+        place = f"   # {fact.where}  {fact.line}".rstrip() if fact.where else ""
+        yield f"{kind}{fact.text}{why}{place}"
+
+
+def with_place(text: str, location: Any) -> str:
+    where, line = place_of(location)
+    return f"{text}   # {where}  {line}".rstrip() if where else text

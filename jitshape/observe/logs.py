@@ -13,7 +13,7 @@ import sys
 from jitshape.errors import UnknownOption
 
 ARTEFACTS = {
-    "dynamic": "which sizes became symbolic, and why",
+    "dynamic": "symbols, facts and specialisations, with their lines",
     "guards": "the guards of every entry, with the user lines that made them",
     "recompiles": "which guard failed, with the values seen",
     "graph_breaks": "where and why a graph ended",

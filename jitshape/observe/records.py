@@ -10,42 +10,67 @@ import itertools
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from jitshape.options import environment
 
 
 @dataclass(frozen=True)
 class GuardFailure:
-    """The guard that let no entry serve a call."""
+    """A guard that kept an entry from serving a call.  `kind` (observe/misses.py) says what
+    differs: "size", "number", "specialised", "dtype", ..."""
 
     source: str  # "x.size(1)"
-    demanded: str  # "== 32"
+    demanded: str  # "x.size(1) == 32"
     seen: str  # "48"
     where: str = ""  # the user line that made the guard
-    fix: str = ""  # the smallest change that avoids the recompile
+    line: str = ""  # its text
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.demanded}, but it was {self.seen}"
+
+
+@dataclass(frozen=True)
+class SizeFact:
+    """What the program needed of its sizes and numbers.  `specialised`: one value is left."""
+
+    text: str  # "x.size(0) == y.size(0)"
+    sources: tuple[str, ...]
+    why: str = ""  # the op, or what the program did
+    where: str = ""
+    line: str = ""
+    specialised: bool = False
 
 
 @dataclass(frozen=True)
 class CompileRecord:
-    """A frame was compiled.  `guards` and `graph` are empty unless `detailed` asked for them."""
+    """A frame was compiled: the `number`th entry of the function.  `failures` are those of the
+    nearest entry.  `shared`: a graph that was compiled before serves, so this is no compile.
+    `guards` and `graph` are empty unless `detailed` asked for them."""
 
     function: str
     where: str
     kind: str  # "compile" or "recompile"
+    number: int = 1
+    mode: str = ""  # "dynamic=False", and what else of the policy the user set
+    shared: bool = False
     inputs: tuple[str, ...] = ()  # "x: f32[2, 32]"
     symbols: tuple[str, ...] = ()  # "s0 = x.size(1)"
     failures: tuple[GuardFailure, ...] = ()
     dynamic: tuple[str, ...] = ()  # what became dynamic, and why
+    facts: tuple[SizeFact, ...] = ()
     guards: tuple[str, ...] = ()
     graph: str = ""
     kernels: tuple[str, ...] = ()
     externs: dict[str, int] = field(default_factory=dict)
-    breaks: tuple[str, ...] = ()
-    seconds: float = 0.0
+    seconds: float = 0.0  # CPU
+    at: float = 0.0  # when it was recorded: time.time()
 
 
 @dataclass(frozen=True)
@@ -58,6 +83,7 @@ class BreakRecord:
     reason: str
     remedy: str = ""
     line: str = ""  # the user's source
+    at: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,9 +93,26 @@ class FallbackRecord:
     function: str
     where: str
     reason: str
+    at: float = 0.0
 
 
-Record = CompileRecord | BreakRecord | FallbackRecord
+@dataclass(frozen=True)
+class EntryRecord:
+    """An entry as it stood when it was asked for; in a trace, when the process ended."""
+
+    function: str
+    where: str
+    number: int
+    hits: int  # calls served, the one that compiled it not counted
+    guard_seconds: float | None  # a call's, on average over a sample
+    age: float  # seconds
+    native: bool = False  # it calls the function itself, which cannot be compiled
+    guards: tuple[str, ...] = ()
+    at: float = 0.0
+
+
+Record = CompileRecord | BreakRecord | FallbackRecord | EntryRecord
+SCHEMA = 2  # of the JSON lines: raised when a field changes its meaning
 
 _records: list[Record] = []
 _lock = threading.Lock()
@@ -95,15 +138,22 @@ def is_detailed() -> bool:
 
 def record(item: Record) -> None:
     """Keep `item`; with JITSHAPE_TRACE also append it to the folder's events.jsonl."""
+    item = replace(item, at=time.time())
     with _lock:
-        _records.append(item)
+        if not isinstance(item, EntryRecord):  # those are asked for when they are wanted
+            _records.append(item)
         folder = environment("TRACE")
         if folder:
             _append(Path(folder), item)
 
 
+def as_row(item: Record) -> dict[str, Any]:
+    """A record as a plain JSON object."""
+    return {"event": type(item).__name__, **asdict(item)}
+
+
 def _append(folder: Path, item: Record) -> None:
-    row = {"n": next(_sequence), "pid": os.getpid(), "event": type(item).__name__, **asdict(item)}
+    row = {"schema": SCHEMA, "n": next(_sequence), "pid": os.getpid(), **as_row(item)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "events.jsonl", "a", encoding="utf-8") as file:
@@ -118,6 +168,15 @@ def records() -> tuple[Record, ...]:
     """All records since `clear`."""
     with _lock:
         return tuple(_records)
+
+
+def compiles_of(function: str, where: str) -> list[CompileRecord]:
+    """The entries that one function was compiled to, in order."""
+    return [
+        r
+        for r in records()
+        if isinstance(r, CompileRecord) and (r.function, r.where) == (function, where)
+    ]
 
 
 def clear() -> None:

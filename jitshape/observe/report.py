@@ -7,9 +7,7 @@ that made the guard, what to change, and how many compiles that would have saved
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,19 +15,26 @@ from rich.console import Console
 from rich.text import Text
 
 from jitshape.observe.records import (
+    SCHEMA,
     BreakRecord,
     CompileRecord,
+    EntryRecord,
     FallbackRecord,
     GuardFailure,
     Record,
+    SizeFact,
+    as_row,
 )
+from jitshape.observe.story import Entry, FunctionStory, stories
 
-_KINDS: dict[str, type] = {c.__name__: c for c in (CompileRecord, BreakRecord, FallbackRecord)}
+_KINDS: dict[str, type] = {
+    c.__name__: c for c in (CompileRecord, BreakRecord, FallbackRecord, EntryRecord)
+}
 
 
 def as_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
     """Records as plain JSON objects, in order."""
-    return [{"event": type(r).__name__, **asdict(r)} for r in records]
+    return [as_row(r) for r in records]
 
 
 def from_file(path: Path) -> list[Record]:
@@ -37,45 +42,62 @@ def from_file(path: Path) -> list[Record]:
     found: list[Record] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
+        if row.pop("schema") != SCHEMA:
+            raise ValueError(f"it was written by another version of jitshape (schema {SCHEMA})")
         kind = _KINDS[row.pop("event")]
-        row.pop("n", None), row.pop("pid", None)
+        row.pop("n"), row.pop("pid")
         for key, value in row.items():
             if isinstance(value, list):
                 row[key] = tuple(value)
         if kind is CompileRecord:
             row["failures"] = tuple(GuardFailure(**f) for f in row["failures"])
+            row["facts"] = tuple(
+                SizeFact(**{**f, "sources": tuple(f["sources"])}) for f in row["facts"]
+            )
         found.append(kind(**row))
     return found
 
 
-def print_report(records: Sequence[Record], out: TextIO) -> None:
-    """Every compile, recompile, break and fallback, then what would save the most."""
-    console = Console(file=out, highlight=False, soft_wrap=True)
-    if not records:
+def print_report(
+    records: Sequence[Record], out: TextIO, entries: Iterable[EntryRecord] = ()
+) -> None:
+    """Every compile, recompile, break and fallback in order, then each function: its entries as
+    they stand (`entries`, or those in the records), and what would save the most."""
+    console = Console(file=out, highlight=False, soft_wrap=True, markup=False)
+    events = [r for r in records if type(r) in _PRINTERS]
+    if not events:
         console.print("jitshape compiled nothing: is a @jitshape.compile function called?")
         return
-    for number, record in enumerate(records, 1):
+    for number, record in enumerate(events, 1):
         console.print(_PRINTERS[type(record)](number, record))
-    console.print(_summary(records))
+    told = stories(records, entries)
+    for story in told:
+        console.print(story_text(story))
+    console.print(_summary(events, told))
 
 
 def _compile_text(number: int, r: CompileRecord) -> Text:
-    text = Text(f"{number}. {r.kind} of {r.function} ({r.where}), {r.seconds:.2f} s CPU\n")
+    served = ", by a graph compiled before" if r.shared else ""
+    text = Text(f"{number}. {r.kind} of {r.function} ({r.where}), {r.seconds:.2f} s CPU{served}\n")
     for failure in r.failures:
-        text.append(f"   because  {failure.source} {failure.demanded}, but it was {failure.seen}\n")
+        text.append(f"   because  {failure}\n")
         if failure.where:
-            text.append(f"   guard of {failure.where}\n")
-        if failure.fix:
-            text.append(f"   to avoid {failure.fix}\n")
+            text.append(f"   guard of {failure.where}   {failure.line}".rstrip() + "\n")
     _rows(text, "dynamic ", r.dynamic)
+    _rows(text, "needs   ", map(_fact_text, r.facts))
     _rows(text, "inputs  ", r.inputs)
     _rows(text, "symbols ", r.symbols)
-    _rows(text, "breaks  ", r.breaks)
     _rows(text, "kernels ", r.kernels)
     if r.externs:
         calls = ", ".join(f"{op} x{n}" for op, n in sorted(r.externs.items()))
         text.append(f"   calls    {calls}\n")
     return text
+
+
+def _fact_text(fact: SizeFact) -> str:
+    kind = "one value: " if fact.specialised else ""
+    why = f" ({fact.why})" if fact.why else ""
+    return f"{kind}{fact.text}{why}   {fact.where}   {fact.line}".rstrip()
 
 
 def _rows(text: Text, title: str, rows: Iterable[str]) -> None:
@@ -103,8 +125,44 @@ _PRINTERS: dict[type, Any] = {
 }
 
 
-def _summary(records: Sequence[Record]) -> Text:
-    compiles = [r for r in records if isinstance(r, CompileRecord)]
+def story_text(story: FunctionStory) -> Text:
+    """One function: entries with their use, misses, values over time, fixes."""
+    text = Text(f"{story.name} ({story.where}): {plural(story.compiles, 'compile')}\n")
+    for entry in story.entries:
+        text.append(f"   entry {entry.number}  {entry.kind}, {use_of(entry)}\n")
+        for origin, guards in (entry.guards or {}).items():
+            text.append(f"      {plural(len(guards), 'guard')} of {origin or 'the call itself'}\n")
+            if origin:
+                text.append("".join(f"         {guard}\n" for guard in guards))
+    for source, values in story.values.items():
+        text.append(f"   values   {source}: {', '.join(values)}\n")
+    for reason, count in story.fallbacks.items():
+        text.append(f"   eager    {count} times: {reason}\n")
+    for fix in story.fixes:
+        text.append(f"   to save {plural(fix.saves, 'compile')}: {fix.change}\n")
+        text.append(f"      because {fix.because}\n")
+        text.append(f"      at {fix.where}\n")
+    return text
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def use_of(entry: Entry) -> str:
+    """How an entry is used, in words."""
+    parts = [f"{entry.seconds:.2f} s CPU"]
+    if entry.hits is not None:
+        parts.append(f"served {plural(entry.hits, 'call')} more")
+    if entry.guard_seconds is not None:
+        parts.append(f"guards {entry.guard_seconds * 1e6:.1f} us a call")
+    if entry.age is not None:
+        parts.append(f"{entry.age:.1f} s old")
+    return ", ".join(parts)
+
+
+def _summary(records: Sequence[Record], told: Sequence[FunctionStory]) -> Text:
+    compiles = [r for r in records if isinstance(r, CompileRecord) and not r.shared]
     again = [r for r in compiles if r.kind == "recompile"]
     breaks = sum(isinstance(r, BreakRecord) for r in records)
     fallbacks = sum(isinstance(r, FallbackRecord) for r in records)
@@ -112,10 +170,23 @@ def _summary(records: Sequence[Record]) -> Text:
         f"{len(compiles)} compiles, {len(again)} of them recompiles; "
         f"{breaks} graph breaks; {fallbacks} fallbacks\n"
     )
-    fixes = Counter(f.fix for r in again for f in r.failures[:1] if f.fix)
-    for fix, saved in fixes.most_common(5):
-        text.append(f"saves {saved} compile{'s' * (saved > 1)}: {fix}\n")
+    fixes = [(fix, story) for story in told for fix in story.fixes]
+    for fix, story in sorted(fixes, key=lambda pair: -pair[0].saves)[:5]:
+        text.append(f"saves {plural(fix.saves, 'compile')} of {story.name}: {fix.change}\n")
     return text
+
+
+def timeline(records: Sequence[Record]) -> dict[str, Any]:
+    """Chrome's trace format: a bar for each compile, a mark for each break and fallback."""
+    events: list[dict[str, Any]] = []
+    for r in records:
+        row = {"pid": 1, "tid": 1, "name": r.function, "args": as_row(r)}
+        if isinstance(r, CompileRecord):
+            start, length = (r.at - r.seconds) * 1e6, r.seconds * 1e6
+            events.append({**row, "ph": "X", "cat": r.kind, "ts": start, "dur": length})
+        elif not isinstance(r, EntryRecord):
+            events.append({**row, "ph": "i", "s": "t", "cat": type(r).__name__, "ts": r.at * 1e6})
+    return {"traceEvents": events}
 
 
 def print_kernels(records: Sequence[Record], out: TextIO) -> None:

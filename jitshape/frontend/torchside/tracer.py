@@ -67,6 +67,7 @@ class Tracer:
         self.trace = Trace(self.env)
         self.inputs: list[GraphInput] = []
         self.symbols: dict[str, Source] = {}
+        self.read_at: dict[str, Any] = {}  # by symbol: the line that read it first
         self.floats: dict[str, FloatExpr] = {}  # the symbols among them that are floats
         self._symbol_at: dict[Source, str] = {}
         self._dims: dict[str, tuple[Relation, IntExpr]] = {}  # by name: where it was met first
@@ -253,6 +254,7 @@ class Tracer:
     def _found_at(self, source: Number, symbol: IntExpr | FloatExpr) -> None:
         name = str(symbol)
         self.symbols[name] = source
+        self.read_at[name] = self.env.location()
         self._symbol_at.setdefault(source, name)
 
     def expression(self, name: str) -> IntExpr | FloatExpr:

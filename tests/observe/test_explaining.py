@@ -1,0 +1,96 @@
+"""Logs and explanations of real compiles: symbols, facts, specialisations, misses, entries."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import jitshape
+from jitshape.observe import logs
+
+
+@pytest.fixture
+def shown(capsys):
+    """What a log shows of calls of a compiled function."""
+
+    def run(names, fn, *calls, **options):
+        jitshape.reset()
+        logs.set_logs(names)
+        compiled = jitshape.compile(fn, **options)
+        for args in calls:
+            compiled(*args)
+        logs.set_logs("")
+        return capsys.readouterr().err
+
+    return run
+
+
+def stepwise(x, y, n):
+    if x.shape[0] > 3:
+        x = x + y
+    return x.reshape(n, 2)
+
+
+def test_dynamic_tells_symbols_facts_and_specialisations(shown):
+    calls = [(torch.ones(k), torch.ones(k), k // 2) for k in (4, 6)]
+    log = shown("dynamic", stepwise, *calls)
+    for part, line in (
+        ("[dynamic] s1 = x.size(0) became dynamic: 4 then 6   # ", "if x.shape[0] > 3:"),
+        ("[dynamic] s3 = y.size(0) became dynamic: 4 then 6   # ", "x = x + y"),
+        ("x.size(0) > 3 (a branch on a size)   # ", "if x.shape[0] > 3:"),
+        ("x.size(0) == y.size(0) (broadcasting)   # ", "x = x + y"),
+        ("[dynamic] s0 = n became dynamic: 2 then 3", ""),
+        ("[dynamic] 2*n == x.size(0)   # ", "return x.reshape(n, 2)"),
+    ):
+        assert any(part in row and row.endswith(line) for row in log.splitlines()), (part, log)
+
+
+def test_dynamic_tells_what_is_specialised(shown):
+    def f(x):
+        return [x + i for i in range(x.shape[0])]
+
+    log = shown("dynamic", f, (torch.ones(3),), dynamic=True)
+    assert "[dynamic] specialised: x.size(0) == 3 (used as a plain number)   # " in log
+    assert log.rstrip().endswith("return [x + i for i in range(x.shape[0])]")
+
+
+def test_recompiles_tells_the_guard_and_the_value(shown):
+    log = shown("recompiles", stepwise, *[(torch.ones(4), torch.ones(4), n) for n in (2, 2)])
+    assert log == ""
+    log = shown("recompiles", lambda x, n: x * n, (torch.ones(2), 3), (torch.ones(2), 7))
+    assert "n == 3 failed: 7" in log
+
+
+def test_an_explanation_covers_all_entries():
+    jitshape.reset()
+    compiled = jitshape.compile(lambda x: x * 2, name="double")
+    explained = [jitshape.explain(compiled)(torch.ones(n)) for n in (3, 4, 5)]
+    assert [len(e.records) for e in explained] == [1, 1, 0]
+    (story,) = explained[-1].functions
+    assert story.name == "double" and [e.hits for e in story.entries] == [0, 1]
+    assert all(e.age >= 0 and e.guards for e in story.entries)
+    assert explained[-1].fixes[0].change.startswith("jitshape.mark_dynamic(x, 0)")
+    assert "to save 1 compile" in str(explained[-1])
+    told = json.loads(json.dumps(explained[-1].to_json()))
+    assert told["functions"][0]["values"] == {"x.size(0)": ["3", "4"]}
+    assert "<h2>double" in explained[-1].to_html()
+
+
+def test_pieces_behind_breaks_are_told_apart():
+    @jitshape.disable
+    def outside():
+        pass
+
+    def f(x):
+        y = x * 2
+        outside()
+        y = y + 1
+        outside()
+        return y * 3
+
+    jitshape.reset()
+    story = jitshape.explain(f)(torch.ones(3)).functions
+    assert [s.name.rpartition(".")[2] for s in story] == ["f", "f, piece 2", "f, piece 3"]
+    assert [len(s.breaks) for s in story] == [1, 1, 0] and all(s.compiles == 1 for s in story)
