@@ -457,7 +457,7 @@ def output_of(trace: Trace, differentiated: Sequence[Any]) -> Callable[[Any], An
             return key
         value = key.tensor.value
         if value in tracked and not key.tensor.requires_grad:
-            value = trace.call(OPS["aten.alias.default"], [value], {})
+            value = trace.call(OPS["aten.detach.default"], [value], {})
         value.requires_grad = key.tensor.requires_grad
         return value
 

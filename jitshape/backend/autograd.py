@@ -19,11 +19,12 @@ from typing import Any
 import torch
 
 from jitshape.errors import DoubleBackward
-from jitshape.ir.evaluate import rebuild_alias
+from jitshape.ir.evaluate import rebuild_alias, with_traits
 from jitshape.ir.graph import Alias, Graph, Mutation, Value, tensor_type
 from jitshape.ir.passes.partition import Split
 from jitshape.ir.strides import is_contiguous
 from jitshape.ir.types import TensorType, numel
+from jitshape.ir.versions import add_versions
 from jitshape.observe.counters import count_in
 
 Program = Callable[..., Sequence[Any]]
@@ -44,9 +45,13 @@ class AliasPlan:
     requires_grad: bool
     kind: str = "strided"
     dims: tuple[int, ...] = ()
+    traits: tuple[str, ...] = ()
 
     def rebuild(self, base: torch.Tensor, geometry: Sequence[int]) -> torch.Tensor:
-        """The view of `base` that has this shape, strides and offset."""
+        """The view of `base` that has this shape, strides and offset, with its traits."""
+        return with_traits(self._seen(base, geometry), self.traits)
+
+    def _seen(self, base: torch.Tensor, geometry: Sequence[int]) -> torch.Tensor:
         if base.requires_grad and not self.requires_grad:
             base = base.detach()
             if self.kind == "same":
@@ -123,7 +128,7 @@ def _alias_plans(split: Split) -> list[AliasPlan]:
         type_, ndim = alias.type, len(alias.type.shape)
         kind, dims = _kind_of_view(tensor_type(source), type_)
         row = (place, base, of_input, ndim, at, type_.dtype, alias.requires_grad)
-        plans.append(AliasPlan(*row, kind, dims))
+        plans.append(AliasPlan(*row, kind, dims, alias.traits))
         at += 2 * ndim + 1
     return plans
 
@@ -284,6 +289,7 @@ def _finish(contract: Contract, inputs: Sequence[Any], results: list[Any]) -> No
         source = results[mutation.output]
         with torch.set_grad_enabled(source.requires_grad):
             inputs[mutation.input].copy_(source)
+        add_versions(inputs[mutation.input], mutation.versions - 1)
     for place, position in contract.passed:
         results[place] = inputs[position]
     for plan in contract.aliases:

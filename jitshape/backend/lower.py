@@ -51,7 +51,9 @@ def family(node: Node) -> str:
         return "extern"
     if definition.family != "view" and not all(map(_has_arithmetic, (*node.inputs(), *node.outs))):
         return "extern"
-    if definition.family == "view" and node.outs[0].type.dtype != view_source(node).type.dtype:
+    if definition.family == "view" and (
+        definition.has("run") or node.outs[0].type.dtype != view_source(node).type.dtype
+    ):
         return "extern"
     return definition.family
 
@@ -60,11 +62,13 @@ def _has_arithmetic(value: Value) -> bool:
     return value.type.dtype in ARITHMETIC
 
 
+def is_view_op(value: Value) -> bool:
+    """Whether an op of the view family gave the value, seen or computed."""
+    return value.node is not None and value.node.op in OPS and OPS[value.node.op].family == "view"
+
+
 def is_view(value: Value) -> bool:
-    node = value.node
-    if node is None or node.op not in OPS or OPS[node.op].family != "view":
-        return False
-    return family(node) == "view"
+    return value.node is not None and is_view_op(value) and family(value.node) == "view"
 
 
 def view_source(node: Node) -> Value:

@@ -110,6 +110,22 @@ def contiguous(x: Any, memory_format: Any = torch.contiguous_format) -> Any:
     return x.clone(memory_format=torch.contiguous_format)
 
 
+@replaces(torch.detach, torch.Tensor.detach, methods=["detach"])
+def detach(x: Any) -> Any:
+    """Another tensor, which is no view, in the same memory and with the same version counter."""
+    if not _symbolic(x):
+        return NotImplemented
+    seen = torch.Tensor.detach(x)
+    seen.value = _trace().call(OPS["aten.detach.default"], [x.value], {})
+    return seen
+
+
+def data(x: Any) -> Any:
+    """`x.data`: its memory, with a version counter of its own."""
+    trace = _trace()
+    return trace.wrap(trace.call(OPS["aten.alias.default"], [x.value], {}))
+
+
 # ---- matrix products
 
 

@@ -22,6 +22,7 @@ from jitshape.ir.shape_env import Fact, assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType
+from jitshape.ir.versions import add_versions, owner, set_version
 
 
 def evaluate(
@@ -91,13 +92,45 @@ def runner(op: str) -> Callable[..., Any]:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-def rebuild_alias(base: torch.Tensor, shape: Any, strides: Any, offset: int, dtype: Any) -> Any:
+def rebuild_alias(
+    base: torch.Tensor,
+    shape: Any,
+    strides: Any,
+    offset: int,
+    dtype: torch.dtype,
+    traits: Sequence[str] = (),
+) -> torch.Tensor:
     """A view of `base`'s memory with the given geometry."""
-    typed = base
-    if base.dtype != dtype:
-        real = base.is_complex() and not dtype.is_complex  # the view that autograd knows
-        typed = torch.view_as_real(base) if real else base.view(dtype)
-    return torch.as_strided(typed, shape, strides, offset)
+    return with_traits(_seen(base, shape, strides, offset, dtype), traits)
+
+
+def with_traits(view: torch.Tensor, traits: Sequence[str]) -> torch.Tensor:
+    """The view with eager's bits for conjugated and negated elements, or detached."""
+    for trait in traits:
+        view = _TRAITS[trait](view)
+    return view
+
+
+_TRAITS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "conj": torch.conj,
+    "neg": torch._neg_view,
+    "detach": torch.Tensor.detach,
+    "data": torch.Tensor.data.__get__,  # type: ignore[attr-defined]
+}
+
+
+def _seen(base: torch.Tensor, shape: Any, strides: Any, offset: int, dtype: Any) -> torch.Tensor:
+    if base.dtype == dtype:
+        return torch.as_strided(base, shape, strides, offset)
+    if base.dtype.is_complex == dtype.is_complex:
+        typed = base.view(dtype)
+        fits = typed.shape == tuple(shape) and typed.stride() == tuple(strides)
+        fits = fits and typed.storage_offset() == offset
+        return typed if fits else torch.as_strided(typed, shape, strides, offset)
+    if base.is_complex():  # the views that autograd knows
+        return torch.as_strided(torch.view_as_real(base), shape, strides, offset)
+    pairs = torch.as_strided(base, (*shape, 2), (*(2 * s for s in strides), 1), 2 * offset)
+    return torch.view_as_complex(pairs)
 
 
 def _bind(node: Node, result: Any, values: dict[Value, Any], sizes: dict[str, Any]) -> set[str]:
@@ -135,6 +168,9 @@ def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[An
     with torch.no_grad():
         for mutation in graph.mutations:
             inputs[mutation.input].copy_(plain[mutation.output])
+            add_versions(inputs[mutation.input], mutation.versions - 1)
+    for place in graph.owned:
+        plain[place] = owner(plain[place])
     for place, output in enumerate(graph.outputs):
         if isinstance(output, (Alias, OutputAlias)):
             of_input = isinstance(output, Alias)
@@ -145,7 +181,9 @@ def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[An
             )
             if base.requires_grad and not output.requires_grad:
                 base = base.detach()
-            plain[place] = rebuild_alias(base, shape, strides, offset, type_.dtype)
+            plain[place] = rebuild_alias(base, shape, strides, offset, type_.dtype, output.traits)
+    for place, number in graph.versions:
+        set_version(plain[place], number)
     return plain
 
 

@@ -145,11 +145,13 @@ def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """An output that is a view of graph input `input`, rebuilt by as_strided outside the graph."""
+    """An output that is a view of graph input `input`, rebuilt by as_strided outside the graph,
+    then conjugated, negated or detached as `traits` says ("conj", "neg", "detach", "data")."""
 
     input: int
     type: TensorType
     requires_grad: bool = False
+    traits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +161,17 @@ class OutputAlias:
     output: int
     type: TensorType
     requires_grad: bool = False
+    traits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """After the run, `inputs[input].copy_(outputs[output])`."""
+    """After the run, `inputs[input].copy_(outputs[output])`, where the program wrote to the input
+    itself `versions` times."""
 
     input: int
     output: int
+    versions: int = 1
 
 
 @dataclass
@@ -174,8 +179,10 @@ class Graph:
     """`outputs` holds a Value, a Size, an Alias, an OutputAlias or None in each place.  The user
     gets the first `returned` of them (None: all); those behind feed mutations, output aliases and
     the backward graph.  `symbols` are sizes and float symbols that no input shows: the caller
-    passes them as ints and floats behind the inputs.  `tracking`: autograd is on at the call and
-    some input requires grad, but nothing is differentiated.
+    passes them as ints and floats behind the inputs.  `owned`: places of outputs that are new
+    tensors and no views; `versions`: (place of an output, how often the program wrote to it).
+    `tracking`: autograd is on at the call and some input requires grad, but nothing is
+    differentiated.
 
     A joint graph also has the gradients: `differentiated` are the values that got one (outputs,
     or inputs as mutated; not outputs that are views of inputs: their gradient flows outside), the
@@ -188,6 +195,8 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     mutations: list[Mutation] = field(default_factory=list)
+    owned: set[int] = field(default_factory=set)
+    versions: list[tuple[int, int]] = field(default_factory=list)
     functional: bool = False
     returned: int | None = None
     gradients: int = 0

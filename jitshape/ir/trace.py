@@ -102,6 +102,10 @@ class Trace(TorchDispatchMode):
         """The memory of a real tensor: inputs that share it alias."""
         return self._memories.setdefault(tensor.untyped_storage()._cdata, new)
 
+    def is_input_memory(self, tensor: SymbolicTensor) -> bool:
+        """Whether the tensor lies in the memory of an input."""
+        return any(value.storage is tensor.value.storage for value in self.graph.inputs)
+
     def constant(self, tensor: torch.Tensor) -> SymbolicTensor:
         """A real tensor as a further graph input; the same one each time."""
         known = self._lifted.get(id(tensor))
@@ -379,7 +383,8 @@ def _decomposed(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) ->
 
 @intercept(aten.detach.default, aten.alias.default)
 def _same_value(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The same memory under another autograd identity needs no node."""
+    """The same memory under another autograd identity needs no node: autograd itself detaches what
+    it saves.  For the program's own see ir/composites.py."""
     (x,) = args
     return trace.wrap(trace.unwrap(x))
 

@@ -20,9 +20,10 @@ from jitshape.backend.blas import Product, product
 from jitshape.backend.externs import extern_callable, gives_row
 from jitshape.backend.faults import check_faults, new_fault
 from jitshape.backend.kernels import KernelCall
-from jitshape.backend.lower import FAULT, root
+from jitshape.backend.lower import FAULT, is_view_op, root
 from jitshape.backend.memory import MemoryPlan
 from jitshape.errors import InternalError, Refuted
+from jitshape.ir.evaluate import rebuild_alias
 from jitshape.ir.graph import (
     Alias,
     Graph,
@@ -37,6 +38,7 @@ from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import SHORT, TensorType
+from jitshape.ir.versions import add_versions, set_version
 
 Call = KernelCall | Node
 
@@ -61,6 +63,7 @@ class ProgramWriter:
         self._taken: set[str] = set(self.globals) | {"float", "math", "max", "min", "program"}
         self._taken |= {FAULT.name, "note", "faults", "new_fault", "check", "no_grad"}
         self._taken |= {"Refuted", "state", "random_state"}
+        self._taken |= {"set_version", "add_versions", "rebuild_alias"}
         self._names[FAULT] = FAULT.name
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
@@ -368,6 +371,9 @@ class ProgramWriter:
             texts.append("" if isinstance(output, (Alias, OutputAlias)) else self._output(output))
         for mutation in self.graph.mutations:
             texts[mutation.output] = self._written_back(mutation, texts[mutation.output])
+        for place in self.graph.owned:
+            if is_view_op(self.graph.outputs[place]):
+                texts[place] += ".detach()"
         if self.graph.tracking:
             self._hide_from_autograd()
         for place, output in enumerate(self.graph.outputs):
@@ -376,6 +382,9 @@ class ProgramWriter:
             elif isinstance(output, OutputAlias):
                 base = self._variable(texts, output.output)
                 texts[place] = self._rebuilt(base, output)
+        for place, number in self.graph.versions:
+            self.globals["set_version"] = set_version
+            self.lines.append(f"set_version({self._variable(texts, place)}, {number})")
         self.lines.append(f"return {_tuple(texts)}")
 
     def _hide_from_autograd(self) -> None:
@@ -388,7 +397,11 @@ class ProgramWriter:
         return self.argument(output)
 
     def _written_back(self, mutation: Mutation, text: str) -> str:
-        self.lines.append(f"{self.name(self.graph.inputs[mutation.input])}.copy_({text})")
+        target = self.name(self.graph.inputs[mutation.input])
+        self.lines.append(f"{target}.copy_({text})")
+        if mutation.versions != 1:
+            self.globals["add_versions"] = add_versions
+            self.lines.append(f"add_versions({target}, {mutation.versions - 1})")
         return text
 
     def _variable(self, texts: list[str], place: int) -> str:
@@ -403,12 +416,14 @@ class ProgramWriter:
         type_ = alias.type
         sources = self.graph.inputs if isinstance(alias, Alias) else self.graph.outputs
         place = alias.input if isinstance(alias, Alias) else alias.output
-        if sources[place].type.dtype != type_.dtype:
-            base = f"{base}.view({self._constant(type_.dtype)})"
         if not alias.requires_grad and isinstance(alias, Alias) and sources[place].requires_grad:
             base = f"{base}.detach()"
-        parts = (self.sizes(type_.shape), self.sizes(type_.strides), self.size(type_.offset))
-        return f"as_strided({base}, {', '.join(parts)})"
+        parts = [self.sizes(type_.shape), self.sizes(type_.strides), self.size(type_.offset)]
+        if sources[place].type.dtype == type_.dtype and not alias.traits:
+            return f"as_strided({base}, {', '.join(parts)})"
+        self.globals["rebuild_alias"] = rebuild_alias
+        parts += [self._constant(type_.dtype), repr(alias.traits)]
+        return f"rebuild_alias({base}, {', '.join(parts)})"
 
 
 def _swapped(type_: TensorType) -> tuple[tuple[Size, ...], tuple[Size, ...]]:

@@ -27,6 +27,7 @@ from jitshape.frontend.values.functions import BoundMethodValue, CallableValue
 from jitshape.frontend.values.sequences import SequenceValue, TupleValue
 from jitshape.frontend.values.slices import SliceValue
 from jitshape.frontend.values.storage import guard_identity
+from jitshape.ir.composites import data
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ BREAK_ATTRIBUTES = {
 
 # Attributes that are views: computed by an op of the graph.
 COMPUTED = {name: operator.attrgetter(name) for name in ("T", "mT", "H", "mH", "real", "imag")}
-COMPUTED["data"] = torch.Tensor.detach
+COMPUTED["data"] = data
 
 
 class TensorValue(Value):
@@ -119,6 +120,8 @@ class TensorValue(Value):
             return m.wrap(self.real.grad, Getter(self.source, "grad"))
         if name == "__class__":
             return m.wrap_type(self.cls)
+        if name == "_version" and m.tracer.trace.is_input_memory(self.tensor):
+            raise Break("tensor_attribute", "Tensor._version: it counts writes before the call too")
         found = getattr(self.cls, name, None)
         if found is None and name != "__doc__":
             return self._instance_attribute(m, name)

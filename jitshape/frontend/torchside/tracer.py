@@ -144,6 +144,8 @@ class Tracer:
         if type(real) not in TENSOR_CLASSES:
             raise Break("tensor_subclass", f"{type(real).__name__} is a subclass of Tensor")
         _check_supported(real, source)
+        if real.is_conj() or real.is_neg():
+            raise Break("lazy_tensor", "elements of the tensor are conjugated or negated when read")
         if source is None:
             raise Break("lifted_tensor", "a tensor was reached that no guard can name")
         sizes = self._sizes(real, source)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from jitshape.errors import DataDependent
 from jitshape.ir.graph import Value, map_leaves
 from jitshape.ir.ops.fitting import Fit
 from jitshape.ir.strides import dense
@@ -112,6 +113,12 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
         if not isinstance(tensor, torch.Tensor):
             types.append(None)
             continue
+        if tensor.layout is not torch.strided:
+            raise DataDependent(
+                f"{func} gives a tensor of layout {tensor.layout}",
+                because="graphs hold strided tensors",
+                avoid="jitshape.disable round the function that needs it",
+            )
         shape = tuple(
             fit.size(size, place, dim) if varied[place].shape[dim] == size else env.unbacked()
             for dim, size in enumerate(tensor.shape)

@@ -14,6 +14,7 @@ import torch
 
 from jitshape.ir.graph import Node, Value, tensor_type
 from jitshape.ir.ops.registry import op
+from jitshape.ir.overlap import check_internal_overlap, check_partial_overlap
 from jitshape.ir.strides import Shape, broadcast, elementwise_strides, preserved_strides, row_major
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
@@ -339,9 +340,14 @@ class InPlace:
     def type(cls, env: Any, x: Value, *args: Any, **kwargs: Any) -> TensorType:
         from jitshape.ir.ops.registry import OPS
 
-        result = OPS[cls.functional].type(env, x, *args, **kwargs)
+        pure = OPS[cls.functional]
+        result = pure.type(env, x, *args, **kwargs)
         target = tensor_type(x)
         check_written(env, target, result)
+        check_internal_overlap(env, target)
+        if pure.family == "pointwise":
+            for operand in args:
+                check_partial_overlap(env, x, operand)
         return target
 
 

@@ -137,6 +137,32 @@ class Alias:
         return [((torch.randn(3, 4),), {})]
 
 
+class _Flipped:
+    """A view whose elements are those of `x`, conjugated or negated.  Eager notes that in a bit
+    of the tensor; here it is computed, and a write through it flips what is written."""
+
+    def type(env, x):
+        return x.type
+
+
+@view("aten._conj.default", flip="conj")
+class Conj(_Flipped):
+    def run(x):
+        return torch.conj_physical(x)
+
+    def samples():
+        return [((torch.randn(3, dtype=torch.complex64),), {})]
+
+
+@view("aten._neg_view.default", flip="neg")
+class NegView(_Flipped):
+    def run(x):
+        return torch.neg(x)
+
+    def samples():
+        return [((torch.randn(3),), {})]
+
+
 # ---- order of dimensions
 
 

@@ -16,6 +16,7 @@ another output says so (`Alias`, `OutputAlias`), except gradients, which only sh
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from jitshape.ir.graph import (
 )
 from jitshape.ir.ops.registry import OPS, OpDef
 from jitshape.ir.passes import FUNCTIONAL, graph_pass
-from jitshape.ir.passes.view_steps import Step, geometry_step, replay, scatter, steps_of
+from jitshape.ir.passes.view_steps import Step, geometry_step, replay, scatter, steps_of, traits_of
 from jitshape.ir.rewrite import Rewriter, rewriting
 from jitshape.ir.strides import same_layout
 from jitshape.ir.symint import Size, sym_max, sym_min
@@ -70,6 +71,7 @@ class _Plan:
         self.flat: set[Storage] = set()
         self.inputs: dict[Storage, list[Value]] = {}
         self.roots: dict[Storage, Value] = {}
+        self.spread: set[Value] = set()  # views that may show one element several times
         for value in graph.inputs:
             if value.storage is not None:
                 self.inputs.setdefault(value.storage, []).append(value)
@@ -84,7 +86,11 @@ class _Plan:
             target = node.args[position] if position < len(node.args) else None
             if isinstance(target, Value) and target.storage is not None:
                 self.written.add(target.storage)
+                if target in self.spread:
+                    self.flat.add(target.storage)
         is_view = definition is not None and definition.family == "view"
+        if is_view and (node.args[0] in self.spread or _repeats(node)):
+            self.spread.update(node.outs)
         for out in node.outs:
             if out.storage is None:
                 continue
@@ -123,6 +129,7 @@ class _Functionalizer:
         self.g, self.plan = g, plan
         self.memories: dict[Storage, _Memory] = {}
         self.windows: dict[Value, _Window] = {}
+        self.writes: Counter[Value] = Counter()  # by the value whose version counter moves
 
     # ---- memories
 
@@ -238,13 +245,22 @@ class _Functionalizer:
         for index, out in enumerate(node.outs):
             assert out.storage is not None
             memory = self.memories[out.storage]
-            if out.storage in self.plan.flat and out.type.dtype == memory.root.dtype:
+            if self.is_geometry(node, out, memory):
                 self.add_flat_window(out, memory)
             elif steps is None:
                 raise NotImplementedError(f"a write through {node.op}")
             else:
                 source = OPS[node.op].alias(node.args)
                 self.windows[out] = _Window(memory, source, steps[index])
+
+    def is_geometry(self, node: Node, out: Value, memory: _Memory) -> bool:
+        """Whether `out` is a plain piece of a flat memory."""
+        if out.storage not in self.plan.flat or out.type.dtype != memory.root.dtype:
+            return False
+        source = self.windows.get(OPS[node.op].alias(node.args))
+        traits = traits_of(out)
+        as_it_is = traits is not None and {"detach", "data"}.issuperset(traits)
+        return as_it_is and (source is None or source.source is None)
 
     def visit_write(self, node: Node, definition: OpDef, writes: dict[int, int]) -> None:
         functional = functional_form(definition)
@@ -257,6 +273,7 @@ class _Functionalizer:
         for position, index in writes.items():
             target = node.args[position]
             if isinstance(target, Value):
+                self.writes[_counted(target)] += 1
                 self.write(target, results[index])
         for index, out in enumerate(node.outs):
             written = [node.args[p] for p, i in writes.items() if i == index]
@@ -278,11 +295,24 @@ class _Functionalizer:
         user, gradients = graph.outputs[: graph.returned], graph.outputs[graph.returned :]
         outputs = [self.output(value) for value in user]
         hidden = self.alias_groups(outputs, len(graph.outputs))
+        for place, value in (*enumerate(user), *enumerate(hidden, len(graph.outputs))):
+            if isinstance(value, Value) and value.node is not None:
+                self.note_identity(place, value, place < len(outputs) and outputs[place])
         graph.outputs = [self.finished(value) for value in outputs]
         graph.outputs += map_leaves(self.read, gradients)
         graph.outputs += map_leaves(self.read, hidden)
         graph.differentiated = [self.read(value) for value in graph.differentiated]
         self.write_back()
+
+    def note_identity(self, place: int, value: Value, output: Any) -> None:
+        """Whether an output is a view for the program, and what its version counter shows."""
+        counted = _counted(value)
+        is_alias = isinstance(output, (Alias, OutputAlias))
+        if not is_alias and counted is value and isinstance(value.type, TensorType):
+            self.g.graph.owned.add(place)
+        own = not is_alias or (counted.node is not None and counted.node.op == _DATA)
+        if own and self.writes[counted] and counted not in self.g.graph.inputs:
+            self.g.graph.versions.append((place, self.writes[counted]))
 
     def finished(self, output: Any) -> Any:
         """The functional value of an output; an input itself stays, to be written at the end."""
@@ -301,10 +331,11 @@ class _Functionalizer:
             origin = window.source
         if origin.node is None:
             return origin
-        if value in self.g.graph.differentiated:
+        traits = traits_of(value)
+        if value in self.g.graph.differentiated or traits is None:
             return value
         owner = self.plan.inputs[value.storage][0]
-        return Alias(owner.index, tensor_type(value), value.requires_grad)
+        return Alias(owner.index, tensor_type(value), value.requires_grad, traits)
 
     def alias_groups(self, outputs: list[Any], first_hidden: int) -> list[Value]:
         """Of outputs in one storage make all but the one that covers it an OutputAlias; where
@@ -327,16 +358,16 @@ class _Functionalizer:
                 continue
             root = tensor_type(self.plan.roots[storage])
             if base is None:
-                covering = (p for p in places if _same_view(tensor_type(outputs[p]), root))
-                base = next(covering, None)
+                base = next((p for p in places if _covers(outputs[p], root)), None)
             if base is None:
                 base = first_hidden + len(hidden)
                 hidden.append(self.plan.roots[storage])
             kept = outputs[base] if base < len(outputs) else None
             for place in places:
-                if outputs[place] is not kept:
-                    value = outputs[place]
-                    outputs[place] = OutputAlias(base, value.type, value.requires_grad)
+                value = outputs[place]
+                traits = traits_of(value) if value is not kept else None
+                if traits is not None:
+                    outputs[place] = OutputAlias(base, value.type, value.requires_grad, traits)
         return hidden
 
     def hidden_owners(self, outputs: list[Any]) -> list[Value]:
@@ -354,8 +385,30 @@ class _Functionalizer:
             if storage not in self.plan.written:
                 continue
             for value in values:
-                graph.mutations.append(Mutation(value.index, len(graph.outputs)))
+                count = self.writes[value]
+                graph.mutations.append(Mutation(value.index, len(graph.outputs), count))
                 graph.outputs.append(self.read(value))
+
+
+_DATA = "aten.alias.default"  # as composites.data records it
+
+
+def _counted(value: Value) -> Value:
+    """The value that has the version counter of `value`: behind all views but `.data`."""
+    while value.node is not None:
+        definition = OPS.get(value.node.op)
+        shares = definition is not None and definition.family in ("view", "inplace")
+        if not shares or value.node.op == _DATA:
+            break
+        value = definition.alias(value.node.args)
+    return value
+
+
+def _repeats(node: Node) -> bool:
+    """Whether a view shows elements of its source several times."""
+    if node.op != "aten.expand.default":
+        return False
+    return tensor_type(node.outs[0]).shape != tensor_type(node.args[0]).shape
 
 
 def functional_form(definition: OpDef) -> str:
@@ -380,5 +433,7 @@ def _end(type_: TensorType) -> Size:
     return type_.offset + reach * sym_min(numel(type_.shape), 1)
 
 
-def _same_view(a: TensorType, b: TensorType) -> bool:
-    return same_layout(a, b) and a.offset == b.offset
+def _covers(value: Value, root: TensorType) -> bool:
+    """Whether an output shows all of its memory as it is."""
+    type_ = tensor_type(value)
+    return same_layout(type_, root) and type_.offset == root.offset and traits_of(value) == ()

@@ -78,6 +78,11 @@ def partition(graph: Graph) -> Split:
     geometry = [s for _, a in aliases for s in (*a.type.shape, *a.type.strides, a.type.offset)]
     plain = [None if isinstance(o, (Alias, OutputAlias)) else o for o in kept]
     forward.outputs = plain + saved + list(backward.symbols) + geometry
+    moved = {place: place - graph.gradients * (place >= returned) for place, _ in graph.versions}
+    forward.versions = [
+        (moved[place], n) for place, n in graph.versions if plain[moved[place]] is not None
+    ]
+    forward.owned = {p - graph.gradients * (p >= returned) for p in graph.owned}
     forward.nodes = _live(early, values_in(forward.outputs))
     places = tuple(_place(kept, value) for value in graph.differentiated)
     sizes = len(backward.symbols)
@@ -87,7 +92,7 @@ def partition(graph: Graph) -> Split:
 def _shifted(mutation: Mutation, returned: int, gradients: int) -> Mutation:
     """The mutation, after the gradients left the outputs."""
     place = mutation.output
-    return Mutation(mutation.input, place - gradients if place >= returned else place)
+    return replace(mutation, output=place - gradients if place >= returned else place)
 
 
 def _moved(alias: Alias | OutputAlias, returned: int, gradients: int) -> Alias | OutputAlias:

@@ -38,6 +38,7 @@ def copied(graph: Graph) -> Graph:
         new.add_node(made, tuple(copy_value(out) for out in node.outs))
     new.outputs = [leaf(x) for x in graph.outputs]
     new.mutations, new.gradients = list(graph.mutations), graph.gradients
+    new.owned, new.versions = set(graph.owned), list(graph.versions)
     new.symbols = list(graph.symbols)
     return new
 

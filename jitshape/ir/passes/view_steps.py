@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from jitshape.ir.graph import Node, Value, tensor_type
+from jitshape.ir.ops.registry import OPS
 from jitshape.ir.rewrite import Rewriter
 from jitshape.ir.strides import is_contiguous
 from jitshape.ir.types import TensorType, contiguous_strides
@@ -68,6 +69,41 @@ def geometry_step(type_: TensorType, start: Any) -> Step:
     """`type_` as a window of a flat buffer whose first element lies at `start`."""
     args = (list(type_.shape), list(type_.strides), type_.offset - start)
     return Step("aten.as_strided.default", args, {}, type_)
+
+
+_IDENTITIES = {"aten.detach.default": "detach", "aten.alias.default": "data"}
+
+
+def traits_of(value: Value) -> tuple[str, ...] | None:
+    """What a view does to the elements of its memory ("conj", "neg"), and whether it is no view for
+    eager ("detach", "data"); None where it does something else to some elements."""
+    chain: list[Node] = []
+    while value.node is not None and OPS.get(value.node.op) is not None:
+        definition = OPS[value.node.op]
+        if definition.family not in ("view", "inplace"):
+            break
+        chain.append(value.node)
+        value = definition.alias(value.node.args)
+    bits = {"conj": False, "neg": False, "detach": False, "data": False}
+    imaginary = False  # parts of conjugated numbers: the second of each pair is negated
+    for node in reversed(chain):
+        flip = OPS[node.op].attributes.get("flip")
+        if flip is not None:
+            bits[flip] ^= True
+        elif node.op in _IDENTITIES:
+            bits[_IDENTITIES[node.op]] = True
+        elif node.op == "aten.view_as_real.default" and bits["conj"]:
+            bits["conj"], imaginary = False, True
+        elif imaginary and node.op == "aten.view_as_complex.default":
+            bits["conj"], imaginary = True, False
+        elif (
+            imaginary
+            and node.op == "aten.select.int"
+            and node.args[1] == node.args[0].type.ndim - 1
+        ):
+            bits["neg"] ^= node.args[2] == 1
+            imaginary = False
+    return None if imaginary else tuple(name for name, on in bits.items() if on)
 
 
 # ---- rules
@@ -138,8 +174,7 @@ def _transpose(g: Rewriter, source: Value, new: Value, step: Step) -> Value:
 
 @scatter_rule("aten.expand.default")
 def _expand(g: Rewriter, source: Value, new: Value, step: Step) -> Value:
-    if new.type.shape != source.type.shape:
-        raise ValueError("a write to an expanded tensor writes one element several times")
+    assert new.type.shape == source.type.shape, "writes through repeats have a flat base"
     return new
 
 
@@ -147,6 +182,11 @@ def _expand(g: Rewriter, source: Value, new: Value, step: Step) -> Value:
 def _bitcast(g: Rewriter, source: Value, new: Value, step: Step) -> Value:
     type_ = replace(source.type, offset=0)
     return g.emit("aten.view.dtype", (new, source.type.dtype), {}, type_)
+
+
+@scatter_rule("aten._conj.default", "aten._neg_view.default")
+def _flipped(g: Rewriter, source: Value, new: Value, step: Step) -> Value:
+    return g.emit(step.op, (new,), {}, replace(new.type, offset=0))
 
 
 @scatter_rule("aten.view_as_real.default")

@@ -1,0 +1,45 @@
+"""Which writes eager refuses because memory overlaps.
+
+In: the tensor that is written and the operands of the write.  Out: nothing, or eager's error.
+Invariant: as eager, only what lies in one piece without gaps is compared; the rest is let through.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jitshape.ir.conditions import compare
+from jitshape.ir.graph import Value, tensor_type
+from jitshape.ir.strides import is_dense
+from jitshape.ir.types import TensorType, numel
+
+_CLONE = "Please clone() the tensor before performing the operation."
+
+
+def check_internal_overlap(env: Any, target: TensorType) -> None:
+    """A tensor that shows one element several times cannot be written."""
+    for size, stride in zip(target.shape, target.strides):
+        if type(stride) is int and stride == 0 and env.evaluate(compare("gt", size, 1)):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to "
+                f"a single memory location. {_CLONE}"
+            )
+
+
+def check_partial_overlap(env: Any, target: Value, operand: Any) -> None:
+    """An operand that is neither the tensor written nor apart from it cannot be read."""
+    if type(operand) is not Value or operand.storage is not target.storage:
+        return
+    a, b = tensor_type(target), tensor_type(operand)
+    if (a.shape, a.strides, a.offset) == (b.shape, b.strides, b.offset):
+        return
+    if not all(is_dense(env, t.shape, t.strides) for t in (a, b)):
+        return
+    a_end, b_end = (t.offset + numel(t.shape) for t in (a, b))
+    apart = env.evaluate(compare("le", a_end, b.offset))
+    if apart or env.evaluate(compare("le", b_end, a.offset)):
+        return
+    raise RuntimeError(
+        "unsupported operation: some elements of the input tensor and the written-to tensor refer "
+        f"to a single memory location. {_CLONE}"
+    )
