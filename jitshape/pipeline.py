@@ -119,7 +119,7 @@ class Compiler:
         _compilers.add(self)
 
     def _resume(self, function: types.FunctionType) -> Any:
-        name = f"{function.__qualname__}, piece {len(self.continuations.made) + 2}"
+        name = f"{function.__qualname__}, piece {len(self.continuations.compiled) + 2}"
         options = replace(self.options, dynamic_shapes=None, name=name)
         return Compiler(function, options, self.continuations).dispatcher
 

@@ -71,7 +71,25 @@ tailcall_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return make_tailcall(items[0], items + 1, PyTuple_GET_SIZE(args) - 1);
 }
 
+/* As a sequence: the callable, then the arguments. */
+static Py_ssize_t
+tailcall_length(PyObject *t)
+{
+    return Py_SIZE(t);
+}
+
+static PyObject *
+tailcall_item(PyObject *t, Py_ssize_t i)
+{
+    if (i < 0 || i >= Py_SIZE(t)) {
+        PyErr_SetString(PyExc_IndexError, "TailCall index out of range");
+        return NULL;
+    }
+    return Py_NewRef(((TailCall *)t)->items[i]);
+}
+
 static PyType_Slot tailcall_slots[] = {
+    {Py_sq_length, tailcall_length},   {Py_sq_item, tailcall_item},
     {Py_tp_new, tailcall_new},         {Py_tp_traverse, tailcall_traverse},
     {Py_tp_clear, tailcall_clear},     {Py_tp_dealloc, tailcall_dealloc},
     {0},

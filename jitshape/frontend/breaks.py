@@ -2,9 +2,10 @@
 
 In: FrameSnapshots, outermost first, and an Emitter that has emitted the graph so far and the
 effects.  Out: code that rebuilds every frame as a real one and returns the outermost's result.
-The innermost frame runs the instruction that could not be captured natively; each caller finds
-what its callee returns in place of its call, inside its own handlers.  After that instruction or
-call a frame goes on in a resume function, which is compiled in turn (`Continuations`).
+The innermost frame runs the instruction that could not be captured natively; each caller calls
+its callee's bridge in place of its call, inside its own handlers.  Behind that instruction the
+frames are taken apart again, and the whole stack goes on in one resume function, which is
+compiled in turn (`Continuations`): that of the outermost frame calls that of the next one.
 Invariant: handlers, tracebacks and order of evaluation are those of plain execution.
 """
 
@@ -17,9 +18,11 @@ from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend._evalframe import TailCall, call_finished
+from jitshape.frontend.bridges import Ways, bridge_code
+from jitshape.frontend.frame import NULL as NO_VALUE
 from jitshape.frontend.frame import FrameSnapshot, Lasti, LastiNumber, Null, SavedException
 from jitshape.frontend.instructions import slot_names
-from jitshape.frontend.resume import (
+from jitshape.frontend.positions import (
     KEPT_FREE,
     NULL,
     SAVED,
@@ -27,12 +30,12 @@ from jitshape.frontend.resume import (
     Kind,
     Origin,
     Position,
-    bridge_code,
     native_effect,
     origin_of,
-    resume_code,
+    unit_end,
     unsupported,
 )
+from jitshape.frontend.resume import resume_code
 from jitshape.frontend.values.base import Break, Cell, Value
 from jitshape.frontend.values.constants import FRESH
 
@@ -40,31 +43,78 @@ if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
 
 
+Home = tuple[Any, ...]  # of a function: its globals, and the cells that stay free variables
+FRAMES_TOGETHER = 16  # more of a deep recursion go on in pieces of their own
+
+
 @dataclass
 class Continuations:
-    """The compiled resume functions of one user function, made once per position.  `varying`: by
-    function, the sources in its frames whose numbers were symbolic at a break."""
+    """The resume functions of one user function, made once per position, and compiled where they
+    are called as such.  `varying`: by function, the sources in its frames whose numbers were
+    symbolic at a break."""
 
     compile: Callable[[FunctionType], Callable]
-    made: dict[tuple, tuple[Callable, Any]] = field(default_factory=dict)
+    made: dict[tuple, tuple[FunctionType, Any]] = field(default_factory=dict)
+    compiled: dict[int, Callable] = field(default_factory=dict)  # by id of the resume function
     varying: dict[CodeType, set[str]] = field(default_factory=dict)
 
-    def get(self, position: Position, globals: dict[str, Any], cells: tuple) -> Callable:
-        key = (*position.key, id(globals), *map(id, cells))
+    def resume(self, position: Position, home: Home, inner: FunctionType | None) -> FunctionType:
+        """What goes on at a position in a function; with `inner`, behind the call that it stands
+        at."""
+        key = (*position.key, *map(id, home), id(inner))
         if key not in self.made:
-            function = make_function(resume_code(position), globals, cells)
+            function = make_function(resume_code(position, inner), *home)
             # what the key's ids name is kept alive
-            self.made[key] = self.compile(function), (position, globals, cells)
+            self.made[key] = function, (position, home, inner)
         return self.made[key][0]
+
+    def entry(self, function: FunctionType) -> Callable:
+        """A resume function, compiled."""
+        if id(function) not in self.compiled:
+            self.compiled[id(function)] = self.compile(function)
+        return self.compiled[id(function)]
 
     def varying_of(self, code: CodeType) -> Collection[str]:
         """Of a resume function, what was symbolic where it goes on."""
         origin = origin_of(code)
-        return () if origin is None else self.varying.get(origin.code, ())
+        if origin is None:
+            return ()
+        found = set(self.varying.get(origin.code, ()))
+        if origin.inner is not None:
+            found.update(origin.prefix + text for text in self.varying_of(origin.inner))
+        return found
 
 
-def make_function(code: Any, globals: dict[str, Any], cells: tuple) -> FunctionType:
+@dataclass(frozen=True, eq=False)
+class After:
+    """A way out of a bridge, made when it is first taken."""
+
+    make: Callable[[], Callable]
+
+    def __call__(self, *arguments: Any) -> TailCall:
+        return TailCall(self.make(), *arguments)
+
+
+@dataclass(frozen=True, eq=False)
+class Within:
+    """Joins a caller to what its callee goes on with.
+
+    Called with the parameters of the caller's position and a TailCall of the callee's After, it
+    gives a TailCall for both: of the caller's resume function, which calls the callee's."""
+
+    make: Callable[[FunctionType], Callable]
+
+    def __call__(self, *arguments: Any) -> TailCall:
+        *own, (inner, *theirs) = arguments
+        return TailCall(After(lambda: self.make(inner.make())), *own, *theirs)
+
+
+def make_function(code: CodeType, globals: dict[str, Any], *cells: CellType) -> FunctionType:
     return FunctionType(code, globals, code.co_name, None, cells or None)
+
+
+def home_of(frame: FrameSnapshot) -> Home:
+    return frame.globals, *kept_cells(frame)
 
 
 def build_break(frames: Sequence[FrameSnapshot], e: Emitter, continuations: Continuations) -> None:
@@ -74,12 +124,16 @@ def build_break(frames: Sequence[FrameSnapshot], e: Emitter, continuations: Cont
         if reason is not None:
             raise Break("resume", f"{frame.code.co_qualname}: {reason}")
     e.line(frames[0].line)
-    frames = (original_frame(frames[0]), *frames[1:])
-    rebuilt = [Rebuilt(f, f is not frames[-1], continuations) for f in frames]
+    calls = inner_call(frames[-1])
+    frames = [original_frame(frame) for frame in frames]
+    rebuilt = [
+        Rebuilt(frame, continuations, depth, frame is not frames[-1] or calls is not None)
+        for depth, frame in enumerate(frames)
+    ]
     e.begin_call()
     e.const(TailCall)
     e.const(rebuilt[0].function)
-    nargs = push_arguments(e, rebuilt)
+    nargs = push_arguments(e, rebuilt, continuations, calls)
     e.drop_locals()
     e.end_call(1 + nargs)
     e.op("RETURN_VALUE")
@@ -91,18 +145,28 @@ def original_frame(frame: FrameSnapshot) -> FrameSnapshot:
     origin = origin_of(frame.code)
     if origin is None:
         return frame
-    index, start = origin.index(frame.index), origin.index(frame.start)
-    if index is None or start is None:
-        raise Break("resume", "the trace ended before the resumed instruction")
     held = dict(zip(slot_names(frame.code), frame.slots))
-    return replace(
-        frame,
-        code=origin.code,
-        index=index,
-        start=start,
-        slots=tuple(held.get(name) for name in slot_names(origin.code)),
-        stack=tuple(map(partial(_original_entry, origin), frame.stack)),
-    )
+    slots = tuple(held.get(name) for name in slot_names(origin.code))
+    if frame.index == origin.call:
+        start = origin.position.index
+        index = unit_end(origin.code, start)
+        operands = (NO_VALUE,) * (1 - native_effect(origin.code, index))
+        stack = frame.stack[: len(origin.position.stack)] + operands
+    else:
+        found = origin.index(frame.index), origin.index(frame.start)
+        if found[0] is None or found[1] is None:
+            raise Break("resume", "the trace ended before the resumed instruction")
+        index, start, stack = *found, frame.stack
+    stack = tuple(map(partial(_original_entry, origin), stack))
+    return replace(frame, code=origin.code, index=index, start=start, slots=slots, stack=stack)
+
+
+def inner_call(frame: FrameSnapshot) -> tuple[Any, ...] | None:
+    """Resume function and arguments, where the frame stopped before it called its callee's."""
+    origin = origin_of(frame.code)
+    if origin is None or frame.index != origin.call:
+        return None
+    return tuple(x for x in frame.stack[len(origin.position.stack) :] if x is not NO_VALUE)
 
 
 def _original_entry(origin: Origin, entry: Any) -> Any:
@@ -113,41 +177,77 @@ def _original_entry(origin: Origin, entry: Any) -> Any:
 FRESH[LastiNumber] = lambda m, number: Lasti(number.index)  # type: ignore[assignment]
 
 
-def push_arguments(e: Emitter, rebuilt: Sequence[Rebuilt]) -> int:
-    """The arguments of the first frame's bridge; the last one runs the frames inside it."""
-    frame, inner = rebuilt[0], rebuilt[1:]
+def push_arguments(
+    e: Emitter,
+    rebuilt: Sequence[Rebuilt],
+    continuations: Continuations,
+    calls: tuple[Any, ...] | None,
+) -> int:
+    """The arguments of the first frame's bridge; the last one runs the frames inside it: `calls`
+    inside the innermost one."""
+    frame, inside = rebuilt[0], rebuilt[1:]
     for value in frame.arguments:
         e.value(value)
-    if inner:
-        e.begin_call()
-        e.const(partial)
+    if not inside and calls is None:
+        return len(frame.arguments)
+    e.begin_call()
+    e.const(partial)
+    if inside and not inside[0].is_head:
+        e.const(inside[0].function)
+        nargs = 1
+    else:
         e.const(call_finished)
-        e.const(inner[0].function)
-        e.end_call(2 + push_arguments(e, inner))
-    return len(frame.arguments) + bool(inner)
+        e.const(inside[0].function if inside else continuations.entry(calls[0].object))
+        nargs = 2
+    if inside:
+        nargs += push_arguments(e, inside, continuations, calls)
+    else:
+        for value in calls[1:]:
+            e.value(value)
+        nargs += len(calls) - 1
+    e.end_call(nargs)
+    return len(frame.arguments) + 1
 
 
 class Rebuilt:
-    """One frame: the bridge that goes on in it, and the Values to call it with."""
+    """One frame: the bridge that goes on in it, and the Values to call it with.
 
-    def __init__(self, frame: FrameSnapshot, caller: bool, continuations: Continuations) -> None:
-        stack = frame.stack[: callee_depth(frame)] if caller else frame.stack
+    Frames go on together, as one piece of code, in groups; `is_head`: the outermost of one."""
+
+    def __init__(
+        self, frame: FrameSnapshot, continuations: Continuations, depth: int, calls: bool
+    ) -> None:
+        """`calls`: it runs a frame inside it."""
+        stack = frame.stack[: callee_depth(frame)] if calls else frame.stack
         names = slot_names(frame.code)
         slots = {name: v for name, v in zip(names, frame.slots) if v is not None}
         kinds = tuple(map(kind_of, stack))
         self.position = Position(frame.code, frame.start, kinds, tuple(slots))
-        cells = kept_cells(frame)
-
-        def continuation(position: Position) -> Callable:
-            return continuations.get(position, frame.globals, cells)
-
-        code = bridge_code(self.position, continuation, thunk=caller)
-        self.function = make_function(code, frame.globals, cells)
+        self.is_head = depth % FRAMES_TOGETHER == 0
+        ends = calls and (depth + 1) % FRAMES_TOGETHER == 0
+        home = home_of(frame)
+        ways = self.ways(home, continuations, calls and not ends)
+        self.function = make_function(bridge_code(self.position, ways, thunk=calls), *home)
         self.arguments = [
             *(slots[name] for name in self.position.locals),
             *(stack[depth] for depth in self.position.live),
             *handled_exceptions(frame, stack),
         ]
+
+    def ways(self, home: Home, continuations: Continuations, joins: bool) -> Ways:
+        """`joins`: the frame inside goes on together with this one."""
+        finish = continuations.entry if self.is_head else lambda function: function
+
+        def go_on(position: Position, inner: FunctionType | None = None) -> Callable:
+            return finish(continuations.resume(position, home, inner))
+
+        def after(position: Position) -> After:
+            return After(partial(go_on, position))
+
+        def within(position: Position) -> Within:
+            return Within(partial(go_on, position))
+
+        return Ways(after, within if joins else None)
 
 
 def kind_of(entry: Any) -> Kind:

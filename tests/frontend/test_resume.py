@@ -7,8 +7,10 @@ import types
 import pytest
 
 from jitshape.frontend._evalframe import call_finished
+from jitshape.frontend.bridges import Ways, bridge_code
 from jitshape.frontend.instructions import decode, slot_names
-from jitshape.frontend.resume import Position, bridge_code, resume_code, unsupported
+from jitshape.frontend.positions import Position, unsupported
+from jitshape.frontend.resume import resume_code
 
 
 def ident(x):
@@ -196,7 +198,7 @@ class Stepper:
         def step(*args):
             self.steps += 1
             if position.key not in self.codes:
-                self.codes[position.key] = bridge_code(position, self)
+                self.codes[position.key] = bridge_code(position, Ways(self))
             return self.function(self.codes[position.key], position)(*args)
 
         return step

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
 from jitshape.frontend.builtins_.sequences import sort
 from jitshape.frontend.instructions import slot_names
-from jitshape.frontend.resume import origin_of
+from jitshape.frontend.positions import origin_of
 from jitshape.frontend.values.base import Break, Cell, Raised, Value, unpack
 from jitshape.frontend.values.classes import ClassValue, make_super
 from jitshape.frontend.values.dicts import DictValue

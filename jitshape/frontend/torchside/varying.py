@@ -18,7 +18,7 @@ import torch
 from jitshape.frontend.frame import FrameSnapshot
 from jitshape.frontend.instructions import slot_names
 from jitshape.frontend.marks import note_varying
-from jitshape.frontend.resume import origin_of
+from jitshape.frontend.positions import origin_of
 from jitshape.frontend.torchside.numbers import SymbolicNumber
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.values.base import Value
