@@ -94,8 +94,9 @@ def overhead() -> dict[str, tuple[float, float]]:
         row("50 int, float and str arguments", many, x, *numbers)
         row("module, sizes of 1,000 parameters", module, x)
         static = jitshape.compile(add_one, dynamic=False)
-        rows[f"{ENTRIES} entries in rotation"] = in_rotation(add_one, sizes), in_rotation(
-            static, sizes
+        rows[f"{ENTRIES} entries in rotation"] = (
+            in_rotation(add_one, sizes),
+            in_rotation(static, sizes),
         )
     return rows
 

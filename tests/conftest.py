@@ -19,6 +19,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the expected texts in tests/golden"
     )
+    parser.addoption(
+        "--all-mutations", action="store_true", help="make every change of tests/programs/fuzz.py"
+    )
 
 
 @pytest.fixture(autouse=True)

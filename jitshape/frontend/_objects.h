@@ -87,8 +87,9 @@ field_address(PyObject *object, int field)
         return NULL;
     }
     PyFunctionObject *f = (PyFunctionObject *)object;
-    PyObject **const addresses[] = {&f->func_code, &f->func_defaults, &f->func_kwdefaults,
-                                    &f->func_closure, &f->func_globals};
+    PyObject **const addresses[] = {&f->func_code,     &f->func_defaults, &f->func_kwdefaults,
+                                    &f->func_closure,  &f->func_globals,  &f->func_name,
+                                    &f->func_qualname, &f->func_doc,      &f->func_module};
     return addresses[field];
 }
 
@@ -96,6 +97,9 @@ static PyObject *
 read_field(PyObject *object, int field)
 {
     PyObject **address = field_address(object, field);
+    if (address != NULL && *address == NULL && field == F_MODULE) {
+        return Py_None; /* what Python reads where there is none */
+    }
     return address == NULL ? NULL : *address;
 }
 

@@ -24,10 +24,13 @@ enum Op {
 #undef X
 };
 
-enum Field { F_CODE, F_DEFAULTS, F_KWDEFAULTS, F_CLOSURE, F_GLOBALS, F_CELL, F_SELF };
-static const char *const FIELD_NAMES[] = {"__code__",    "__defaults__", "__kwdefaults__",
-                                          "__closure__", "__globals__",  "cell_contents",
-                                          "__self__"};
+enum Field { /* nine of functions; of cells; of methods */
+    F_CODE, F_DEFAULTS, F_KWDEFAULTS, F_CLOSURE, F_GLOBALS, F_NAME, F_QUALNAME, F_DOC, F_MODULE,
+    F_CELL, F_SELF
+};
+static const char *const FIELD_NAMES[] = {
+    "__code__",     "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__name__",
+    "__qualname__", "__doc__",      "__module__",     "cell_contents", "__self__"};
 
 typedef struct {
     int32_t op, dst, a, b;

@@ -164,6 +164,32 @@ class NoTypeAttribute(Check):
         return f"{source} has no attribute {self.name!r}"
 
 
+@dataclass(frozen=True, eq=False)
+class SpecialMethods(Check):
+    """The class's method resolution order holds these very methods, and none of the others."""
+
+    present: tuple[tuple[str, Any], ...]
+    absent: tuple[str, ...]
+
+    def key(self) -> tuple:
+        return tuple((name, id(method)) for name, method in self.present), self.absent
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SpecialMethods) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def changed(self, cls: type) -> list[str]:
+        """The names that `cls` has other methods for."""
+        held = {name: base.__dict__[name] for base in cls.__mro__[::-1] for name in base.__dict__}
+        other = [name for name, method in self.present if held.get(name, self) is not method]
+        return other + [name for name in self.absent if name in held]
+
+    def text(self, source: Source) -> str:
+        return f"{source} has the same special methods"
+
+
 @dataclass(frozen=True)
 class NullField(Check):
     """The field is empty (no closure, unset slot or cell)."""

@@ -182,6 +182,12 @@ class Assembler:
             base = source.base if isinstance(source, S.Number) else source
             self.simple("EQUALS", base, object=check.value)
 
+    def special_methods(self, source: Source, check: C.SpecialMethods) -> None:
+        for name, method in check.present:
+            self.simple("IS", S.TypeAttribute(source, name), object=method)
+        for name in check.absent:
+            self.simple("NO_TYPE_ATTRIBUTE", source, object=name)
+
     def null_field(self, source: Source, check: C.NullField) -> None:
         name, base = source.name, source.base  # type: ignore[attr-defined]
         if name in FIELDS:
@@ -325,6 +331,7 @@ CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
     C.NoTypeAttribute: lambda asm, source, check: asm.simple(
         "NO_TYPE_ATTRIBUTE", source, object=check.name
     ),
+    C.SpecialMethods: Assembler.special_methods,
     C.NullField: Assembler.null_field,
     C.MethodIs: lambda asm, source, check: asm.simple("METHOD", source, object=check.object),
     C.TensorMatches: Assembler.tensor,

@@ -14,7 +14,16 @@ from typing import Any
 
 from jitshape.frontend import sources as S
 from jitshape.frontend._evalframe import Program
-from jitshape.frontend.checks import Ambient, Check, Guard, Holds, NullField, TensorMatches, short
+from jitshape.frontend.checks import (
+    Ambient,
+    Check,
+    Guard,
+    Holds,
+    NullField,
+    SpecialMethods,
+    TensorMatches,
+    short,
+)
 from jitshape.frontend.sources import Source
 
 
@@ -149,6 +158,8 @@ def observed(guard: Guard, slots: tuple) -> str:
         return "nothing there"
     if isinstance(check, NullField):
         return "it holds an object"
+    if isinstance(check, SpecialMethods):
+        return f"changed: {', '.join(check.changed(value))}"
     if type(value) in (dict, list, tuple, set):
         return f"a {type(value).__name__} of {len(value)}"
     return short(value)

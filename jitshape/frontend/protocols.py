@@ -14,7 +14,7 @@ import sys
 from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jitshape.frontend.checks import Distinct, NoTypeAttribute
+from jitshape.frontend.checks import Distinct, NoTypeAttribute, SpecialMethods
 from jitshape.frontend.sources import Held, TypeAttribute
 from jitshape.frontend.values.base import Raised, Value
 
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
     from jitshape.frontend.frame import Frame
 
 IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+
+# What the interpreter, or a method of a built-in type, may look up on a class.
+_BUILTINS = (int, float, str, list, tuple, dict, set, type, property, BaseException)
+_NOT_METHODS = {"__doc__", "__dict__", "__class__", "__module__", "__name__", "__qualname__"}
+_NOT_METHODS |= {name for name in dir(type) if not callable(getattr(type, name, None))}
+_MORE = (
+    "getattr missing bool enter exit get set delete next index matmul rmatmul call instancecheck"
+)
+SPECIAL_METHODS = tuple(
+    sorted(
+        {n for cls in _BUILTINS for n in dir(cls) if n.startswith("__")} - _NOT_METHODS
+        | {f"__{name}__" for name in _MORE.split()}
+    )
+)
 
 _NAMES = {
     "+": "add",
@@ -129,6 +143,7 @@ class Protocols:
         frame: Frame | None
         _generic: dict[tuple[type, str], bool]
         _lookups: dict[tuple[type, str], Value | None]
+        _special: set[type]
         call: Any
         const: Any
         forward: Any
@@ -159,6 +174,26 @@ class Protocols:
                 self.guard(held, NoTypeAttribute(name))
             return None
         return self.wrap(found, None if fixed else TypeAttribute(held, name))
+
+    def guard_class(self, cls: type, name: str) -> None:
+        """The class, if it can change, must go on holding what it holds under `name`."""
+        if not cls.__flags__ & IMMUTABLE_TYPE:
+            self.type_lookup(cls, name)
+
+    def defines(self, value: Value, name: str) -> bool:
+        """Whether the class of the value has such a method, guarded."""
+        cls = value.python_type()
+        self.guard_class(cls, name)
+        return hasattr(cls, name)
+
+    def guard_special_methods(self, cls: type) -> None:
+        """For classes that values ask natively which methods they override."""
+        if cls not in self._special and not cls.__flags__ & IMMUTABLE_TYPE:
+            self._special.add(cls)
+            found = [(name, class_attribute(cls, name)) for name in SPECIAL_METHODS]
+            present = tuple(pair for pair in found if pair[1] is not _MISSING)
+            absent = tuple(name for name, method in found if method is _MISSING)
+            self.guard(Held(cls, cls.__qualname__), SpecialMethods(present, absent))
 
     def default_special(self, value: Value, name: str) -> Value | None:
         method = self.type_lookup(value.python_type(), name)
@@ -370,7 +405,7 @@ class Protocols:
         if method is None or _is_none(method):
             self.throw(TypeError, f"'{cls.__name__}' object is not iterable")
         iterator = self.call(method, [], {})
-        if not hasattr(iterator.python_type(), "__next__"):
+        if not self.defines(iterator, "__next__"):
             name = iterator.python_type().__name__
             self.throw(TypeError, f"iter() returned non-iterator of type '{name}'")
         return iterator
@@ -412,9 +447,7 @@ class Protocols:
 
     def default_delitem(self, value: Value, key: Value) -> None:
         if self.call_special(value, "__delitem__", key) is None:
-            lacks = hasattr(value.python_type(), "__getitem__") and not hasattr(
-                value.python_type(), "__setitem__"
-            )
+            lacks = self.defines(value, "__getitem__") and not self.defines(value, "__setitem__")
             doing = "doesn't support" if lacks else "does not support"
             self._not_subscriptable(value, f"{doing} item deletion")
 
@@ -482,8 +515,8 @@ class Protocols:
         try:
             return descriptor.descr_get(self, value, self.wrap_type(cls))
         except Raised as raised:
-            hook = class_attribute(cls, "__getattr__")
-            if hook is _MISSING or not self.is_exception(raised, AttributeError):
+            hook = self.type_lookup(cls, "__getattr__")
+            if hook is None or not self.is_exception(raised, AttributeError):
                 raise
             return None
 
@@ -499,7 +532,7 @@ class Protocols:
         """`object.__setattr__`."""
         cls = value.python_type()
         descriptor = self.type_lookup(cls, name)
-        if descriptor is not None and hasattr(descriptor.python_type(), "__set__"):
+        if descriptor is not None and self.defines(descriptor, "__set__"):
             descriptor.descr_set(self, value, item)
             return
         attributes = value.attributes(self)
@@ -520,7 +553,7 @@ class Protocols:
         """`object.__delattr__`."""
         cls = value.python_type()
         descriptor = self.type_lookup(cls, name)
-        if descriptor is not None and hasattr(descriptor.python_type(), "__delete__"):
+        if descriptor is not None and self.defines(descriptor, "__delete__"):
             descriptor.descr_delete(self, value)
             return
         attributes = value.attributes(self)

@@ -168,7 +168,10 @@ class Slot(Source):
 
 
 FIELDS = {
-    "function": ("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"),
+    "function": (
+        *("__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__"),
+        *("__name__", "__qualname__", "__doc__", "__module__"),
+    ),
     "method": ("__self__", "__func__"),
     "builtin_method": ("__self__",),
     "cell": ("cell_contents",),

@@ -216,7 +216,7 @@ def builtin_iter(m: Machine, value: Value, sentinel: Value | None = None, /) -> 
 
 @models(next)
 def builtin_next(m: Machine, iterator: Value, default: Value | None = None, /) -> Value:
-    if not hasattr(iterator.python_type(), "__next__"):
+    if not m.defines(iterator, "__next__"):
         name = iterator.python_type().__name__
         m.throw(TypeError, f"'{name}' object is not an iterator")
     if hasattr(iterator, "send") and default is None:  # keeps the value a generator returns

@@ -44,9 +44,7 @@ def new_enumerate(m: Machine, iterable: Value, start: Value | None = None) -> Va
 def new_zip(m: Machine, /, *iterables: Value, strict: Value | None = None) -> Value:
     iterators = []
     for index, iterable in enumerate(iterables, 1):
-        if not hasattr(iterable.python_type(), "__iter__") and not hasattr(
-            iterable.python_type(), "__getitem__"
-        ):
+        if not m.defines(iterable, "__iter__") and not m.defines(iterable, "__getitem__"):
             m.throw(TypeError, f"zip argument #{index} must support iteration")
         iterators.append(iterable.iterate(m))
     return ZipIterator(iterators, strict is not None and strict.truth(m))
@@ -73,7 +71,7 @@ def new_reversed(m: Machine, sequence: Value, /) -> Value:
         return m.call(method, [], {})
     if isinstance(sequence, TupleValue):
         return SequenceIterator(reversed(sequence.items), reversed)
-    if not hasattr(sequence.python_type(), "__getitem__"):
+    if not m.defines(sequence, "__getitem__"):
         m.throw(TypeError, f"'{sequence.python_type().__name__}' object is not reversible")
     return GetitemIterator(sequence, -1, m.as_int(sequence.length(m)) - 1)
 

@@ -93,7 +93,7 @@ def call_function_ex(m: Any, frame: Frame, arg: tuple[bool, int]) -> None:
 
 
 def keyword_arguments(m: Any, function: Value, mapping: Value) -> dict[str, Value]:
-    if not hasattr(mapping.python_type(), "keys"):
+    if not m.defines(mapping, "keys"):
         cls = mapping.python_type().__name__
         shown = m.function_name(function)
         m.throw(TypeError, f"{shown} argument after ** must be a mapping, not {cls}")

@@ -82,7 +82,7 @@ def set_update(m: Any, frame: Frame, arg: int) -> None:
 @raw("DICT_UPDATE")
 def dict_update(m: Any, frame: Frame, arg: int) -> None:
     other = frame.stack[-1]
-    if not hasattr(other.python_type(), "keys"):
+    if not m.defines(other, "keys"):
         m.throw(TypeError, f"'{other.python_type().__name__}' object is not a mapping")
     call_builtin_method(m, frame.stack[-arg - 1], dict.update, other)
     frame.stack.pop()
@@ -103,7 +103,7 @@ def dict_merge(m: Any, frame: Frame, arg: tuple[int, int]) -> None:
     """`f(**a, **b)`: a key given twice is an error."""
     stack = frame.stack
     target, function, other = stack[arg[0]], stack[arg[1]], stack[-1]
-    if not hasattr(other.python_type(), "keys"):
+    if not m.defines(other, "keys"):
         shown = m.function_name(function)
         name = other.python_type().__name__
         m.throw(TypeError, f"{shown} argument after ** must be a mapping, not {name}")

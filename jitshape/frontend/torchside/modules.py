@@ -26,6 +26,8 @@ class ModuleObject(ObjectValue):
 
     def getattr(self, m: Machine, name: str) -> Value:
         cls = self.cls
+        for protocol in ("__getattr__", "__getattribute__"):
+            m.guard_class(cls, protocol)
         quick = cls.__getattr__ is _GETATTR and cls.__getattribute__ is object.__getattribute__
         if quick and name not in STATE and not hasattr(cls, name):
             found = self._stored(m, name)

@@ -9,6 +9,7 @@ true one, with real sizes in its message.
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ import torch
 
 from jitshape.errors import JitshapeError
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
-from jitshape.frontend.checks import TypeIs
-from jitshape.frontend.sources import Getter, InstanceDict, Key, Source
+from jitshape.frontend.checks import Is, NullField, TypeIs
+from jitshape.frontend.sources import Field, Getter, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
@@ -233,6 +234,9 @@ class TorchCallable(CallableValue):
         return self.function
 
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if isinstance(self.function, types.FunctionType) and isinstance(self.source, Held):
+            for part in ("__code__", "__defaults__", "__kwdefaults__"):
+                guard_part(m, self.function, Field(self.source, part))
         return call_torch(m, self.function, args, kwargs)
 
     def seen_again(self, m: Machine, source: Source) -> None:
@@ -249,6 +253,12 @@ class TorchCallable(CallableValue):
 
     def reconstruct(self, e: Any) -> None:
         e.const(self.function)
+
+
+def guard_part(m: Machine, function: types.FunctionType, field: Field) -> None:
+    """What a function that torch runs must go on being."""
+    real = getattr(function, field.name)
+    m.guard(field, NullField() if real is None else Is(real))
 
 
 class BreakingFunction(TorchCallable):

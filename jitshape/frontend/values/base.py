@@ -95,6 +95,14 @@ class Clock(threading.local):
 
 CLOCK = Clock()
 
+
+def has_method(cls: type, name: str) -> bool:
+    """`hasattr(cls, name)`, guarded where the class can change."""
+    if CLOCK.machine is not None:
+        CLOCK.machine.guard_class(cls, name)
+    return hasattr(cls, name)
+
+
 Wrapper = Callable[["Machine", Any, "Source | None"], "Value"]
 WRAPPERS: dict[type, Wrapper] = {}  # by the class of the object
 WRAPPERS_OF_BASES: dict[type, Wrapper] = {}  # by the first class of its MRO found here
@@ -169,10 +177,11 @@ class Value:
     # ---- descriptors: the object found on a class
 
     def has_get(self) -> bool:
-        return hasattr(self.python_type(), "__get__")
+        return has_method(self.python_type(), "__get__")
 
     def is_data_descriptor(self) -> bool:
-        return hasattr(self.python_type(), "__set__") or hasattr(self.python_type(), "__delete__")
+        cls = self.python_type()
+        return has_method(cls, "__set__") or has_method(cls, "__delete__")
 
     def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
         """`__get__`; only asked where has_get()."""

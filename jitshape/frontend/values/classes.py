@@ -26,7 +26,7 @@ from jitshape.frontend.values.functions import (
     call_native,
 )
 from jitshape.frontend.values.sequences import is_plain
-from jitshape.frontend.values.storage import guard_identity
+from jitshape.frontend.values.storage import ASKED_NATIVELY, guard_identity
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -136,6 +136,8 @@ class ClassValue(CallableValue):
     def instantiate(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """`type.__call__`: `__new__`, then `__init__` if that gave an instance."""
         self._check_abstract(m)
+        if issubclass(self.object, ASKED_NATIVELY):
+            m.guard_special_methods(self.object)
         new = static_function(m.type_lookup(self.object, "__new__"))
         instance = m.call(new, [self, *args], kwargs)
         if not issubclass(instance.python_type(), self.object):
@@ -157,6 +159,7 @@ class ClassValue(CallableValue):
 
 @wraps(type, subclasses=True)
 def wrap_class(m: Machine, real: type, source: Source | None) -> Value:
+    m.guard_special_methods(type(real))
     return ClassValue(real, guard_identity(m, real, source))
 
 

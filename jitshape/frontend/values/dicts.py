@@ -195,7 +195,7 @@ class DictValue(Storage):
         ):  # the storage itself, whatever the class overrides, as CPython does
             for key, value in zip(other.keys_in_order(m), other.values_in_order(m)):
                 self.store(m, key, value)
-        elif hasattr(other.python_type(), "keys"):
+        elif m.defines(other, "keys"):
             for key in unpack(m, m.call(other.getattr(m, "keys"), [], {})):
                 self.store(m, key, other.getitem(m, key))
         else:
@@ -203,7 +203,7 @@ class DictValue(Storage):
 
     def _update_pairs(self, m: Machine, other: Value) -> None:
         for index, pair in enumerate(unpack(m, other)):
-            if not hasattr(pair.python_type(), "__iter__"):
+            if not m.defines(pair, "__iter__"):
                 m.throw(
                     TypeError,
                     f"cannot convert dictionary update sequence element #{index} to a sequence",

@@ -182,10 +182,10 @@ class FunctionValue(CallableValue):
     def _text(self, m: Machine, name: str) -> Value:
         if name in self.parts:
             return self.parts[name]
-        if self.pinned:
-            return m.const(getattr(self.object, name))
         if self.object is not None:
-            m.stop("function_text", f"{name} of a function that each call makes anew")
+            real = getattr(self.object, name)
+            self.parts[name] = m.wrap(real, Field(self.source, name))
+            return self.parts[name]
         code = self.code
         made = {
             "__name__": code.co_name,

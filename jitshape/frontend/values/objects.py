@@ -7,10 +7,7 @@ make a fresh instance of.  Out: attributes and slots as values; writes through e
 from __future__ import annotations
 
 import enum
-import math
-import operator
 import types
-import typing
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -178,11 +175,8 @@ def is_known(value: Value) -> bool:
 
 @wraps(enum.Enum, subclasses=True)
 def wrap_enum(m: Machine, real: enum.Enum, source: Source | None) -> Value:
+    m.guard_special_methods(type(real))
     return EnumValue(real, guard_identity(m, real, source))
-
-
-# Modules whose attributes nobody sets.
-TRUSTED_MODULES = {math, operator, typing, types, enum}
 
 
 class ModuleValue(Value):
@@ -218,9 +212,6 @@ class ModuleValue(Value):
         return self.dictionary
 
     def getattr(self, m: Machine, name: str) -> Value:
-        names = vars(self.object)
-        if self.object in TRUSTED_MODULES and name in names:
-            return m.wrap(names[name], None)
         if type(self.object) is not types.ModuleType or name.startswith("__"):
             found = m.generic_getattr(self, name)
         else:

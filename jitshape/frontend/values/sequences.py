@@ -78,7 +78,7 @@ class SequenceValue(Storage):
     def index_of(self, m: Machine, key: Value, what: str = "") -> int:
         """The place that an index names, negative ones counted from the end."""
         kind = self.builtin.__name__
-        if not has_index(key):
+        if not has_index(m, key):
             name = key.python_type().__name__
             m.throw(TypeError, f"{kind} indices must be integers or slices, not {name}")
         index = m.as_int(key)
@@ -123,7 +123,7 @@ class SequenceValue(Storage):
         return type(self)(self.items + other.items)
 
     def repeat(self, m: Machine, other: Value) -> Any:
-        if not has_index(other):
+        if not has_index(m, other):
             return NotImplemented
         return type(self)(repeated(m, self.items, m.as_int(other)))
 
@@ -135,13 +135,13 @@ class SequenceValue(Storage):
             return type(self)(other.items + self.items) if mine else NotImplemented
         if op == "*":
             result = self.repeat(m, other)
-            if result is NotImplemented and not hasattr(other.python_type(), "__rmul__"):
+            if result is NotImplemented and not m.defines(other, "__rmul__"):
                 name = other.python_type().__name__
                 m.throw(TypeError, f"can't multiply sequence by non-int of type '{name}'")
             return result
         if op == "+" and not reflected:
             result = self.concatenate(m, other)
-            if result is NotImplemented and not hasattr(other.python_type(), "__radd__"):
+            if result is NotImplemented and not m.defines(other, "__radd__"):
                 kind, name = self.builtin.__name__, other.python_type().__name__
                 m.throw(TypeError, f'can only concatenate {kind} (not "{name}") to {kind}')
             return result
@@ -203,7 +203,7 @@ class TupleValue(SequenceValue):
         return super().concatenate(m, other)
 
     def repeat(self, m: Machine, other: Value) -> Any:
-        if self.is_exact() and has_index(other) and m.as_int(other) == 1:
+        if self.is_exact() and has_index(m, other) and m.as_int(other) == 1:
             return self
         return super().repeat(m, other)
 
@@ -291,7 +291,7 @@ class ListValue(SequenceValue):
             self.stored.add(index)
             self.cells[index] = value
             return
-        if not hasattr(value.python_type(), "__iter__"):
+        if not m.defines(value, "__iter__"):
             m.throw(TypeError, "can only assign an iterable")
         items = unpack(m, value)
         start, stop, step = key.indices(m, self.size())
@@ -318,12 +318,12 @@ class ListValue(SequenceValue):
 
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
         if op == "+=" and self.inherits("__iadd__"):
-            if not hasattr(other.python_type(), "__iter__"):
+            if not m.defines(other, "__iter__"):
                 name = other.python_type().__name__
                 m.throw(TypeError, f"'{name}' object is not iterable")
             self.extend(m, other)
             return self
-        if op == "*=" and self.inherits("__imul__") and has_index(other):
+        if op == "*=" and self.inherits("__imul__") and has_index(m, other):
             items = repeated(m, self.items, m.as_int(other))
             self.change(m)[:] = items
             return self
@@ -423,8 +423,8 @@ def slice_of(start: int, stop: int, step: int) -> slice:
     return slice(start, None if stop < 0 else stop, step)
 
 
-def has_index(value: Value) -> bool:
-    return hasattr(value.python_type(), "__index__")
+def has_index(m: Machine, value: Value) -> bool:
+    return m.defines(value, "__index__")
 
 
 def same_or_equal(m: Machine, a: Value, b: Value) -> bool:

@@ -48,7 +48,7 @@ class SliceValue(Value):
         for value in self.children():
             if value.is_constant() and value.constant() is None:
                 bounds.append(None)
-            elif hasattr(value.python_type(), "__index__"):
+            elif m.defines(value, "__index__"):
                 bounds.append(m.as_int(value))
             else:
                 m.throw(
@@ -185,7 +185,7 @@ def make_range(m: Machine, args: list[Value]) -> Value:
         least = "at least 1 argument, got 0" if not count else f"at most 3 arguments, got {count}"
         m.throw(TypeError, f"range expected {least}")
     for value in args:
-        if not hasattr(value.python_type(), "__index__"):
+        if not m.defines(value, "__index__"):
             name = value.python_type().__name__
             m.throw(TypeError, f"'{name}' object cannot be interpreted as an integer")
     args = [v if issubclass(v.python_type(), int) else m.const(m.as_int(v)) for v in args]

@@ -8,6 +8,7 @@ be read (and guarded) at any later time.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,10 @@ from jitshape.frontend.values.base import Value
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
+
+
+# Values of subclasses of these ask the class itself which methods it overrides.
+ASKED_NATIVELY = (dict, list, tuple, set, frozenset, BaseException, enum.Enum)
 
 
 class Storage(Value):
@@ -96,6 +101,8 @@ def kept(values: Iterable[Any]) -> list[Value]:
 
 def guard_type(m: Machine, real: Any, source: Source | None) -> Source:
     """Guard the exact class of the object; the source to read its contents from."""
+    if isinstance(real, ASKED_NATIVELY):
+        m.guard_special_methods(type(real))
     if source is None:
         return Held(real, name_of(real))
     if not (isinstance(source, Held) and source.object is real):

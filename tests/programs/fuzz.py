@@ -1,0 +1,232 @@
+"""The mutation fuzzer: a call after any one change misses, or gives eager's outcome.
+
+In: a compiled callable, the function behind it, and the arguments of a call that hits.  The
+objects on the paths of all guards and extracted sources are found by walking them; each is
+changed in every way that changes.py knows, one at a time.  A miss needs no further look: it
+compiles for what is there.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import random
+import types
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from jitshape import pipeline
+from jitshape.frontend._evalframe import Dispatcher
+from jitshape.frontend.capture import is_library
+from jitshape.frontend.checks import Holds, Is
+from jitshape.frontend.guards import Absent, read
+from jitshape.frontend.sources import Key, Number, Source
+from tests.programs.changes import Change, Marked, ambient, changes, is_library_namespace
+from tests.programs.compare import assert_same
+
+
+class Missed(BaseException):
+    """No entry serves the call."""
+
+
+def missed(dispatcher: Any, slots: tuple) -> Any:
+    raise Missed
+
+
+@dataclass
+class Report:
+    """`wrong`: changes after which a call hit and gave another outcome than eager."""
+
+    changes: int = 0
+    misses: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class NotComparable(Exception):
+    """Two eager calls differ already."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fuzzer:
+    """`compiled(*args)` hits.  `outcome` runs a callable on arguments that are the same each
+    time."""
+
+    compiled: Callable
+    function: Callable
+    args: tuple
+    writes: bool  # the function writes to its arguments: each call needs its own
+    state: torch.Tensor = field(default_factory=torch.get_rng_state)
+
+    def outcome(self, function: Callable, args: tuple) -> tuple[str, Any]:
+        torch.default_generator.set_state(self.state)  # no Python code, which may be changed
+        try:
+            return "returns", function(*args)
+        except Missed:
+            return "misses", None
+        except Exception as error:
+            return "raises", isinstance(error, Marked)
+
+    def run(self, limit: int | None = None, seed: int = 0) -> Report:
+        compilers = list(pipeline._compilers)
+        former = [compiler.dispatcher.miss for compiler in compilers]
+        todo = list(self.changes())
+        if limit is not None and len(todo) > limit:
+            todo = random.Random(seed).sample(todo, limit)
+        report = Report()
+        try:
+            for compiler in compilers:
+                compiler.dispatcher.miss = missed
+            self.compare()
+            for change in todo:
+                self.judge(change, report)
+            self.compare()
+        finally:
+            for compiler, miss in zip(compilers, former):
+                compiler.dispatcher.miss = miss
+        return report
+
+    def compare(self) -> None:
+        """Nothing is changed: the calls hit, and eager agrees with itself and with them."""
+        first, second = (self.outcome(self.function, self.fresh()) for _ in range(2))
+        try:
+            assert_same(first, second)
+        except Exception as error:
+            raise NotComparable(str(error)) from error
+        assert_same(second, self.outcome(self.compiled, self.fresh()))
+
+    def fresh(self) -> tuple:
+        return copy.deepcopy(self.args) if self.writes else self.args
+
+    def judge(self, change: Change, report: Report) -> None:
+        try:
+            undo = change.make()
+        except Exception:
+            return  # the object does not allow it
+        report.changes += 1
+        try:
+            mine, theirs = self.fresh(), self.fresh()
+            got = self.outcome(self.compiled, mine)
+            expected = None if got[0] == "misses" else self.outcome(self.function, theirs)
+        finally:
+            undo()
+        if expected is None:
+            report.misses += 1
+            return
+        try:
+            assert_same(expected, got)
+            assert_same(theirs, mine)
+        except AssertionError as error:
+            report.wrong.append(f"{change.text}: {str(error).splitlines()[0]}")
+
+    # ---- what the trace met
+
+    def changes(self) -> Iterator[Change]:
+        entries = dispatcher_of(self.compiled).miss.__self__.entries.guards()
+        codes = self.codes(entries)
+        names = {name for code in codes for name in names_in(code)}
+        own = {n for c in codes if not is_library(c.co_filename) for n in names_in(c)}
+        objects = self.objects(entries)
+        keys = self.keys_of_libraries(entries)
+        for value, text in objects:
+            table = vars(value) if isinstance(value, types.ModuleType) else value
+            if isinstance(table, dict) and is_library_namespace(table):
+                here = keys.get(id(table), set())
+                names_here = own - set().union(*keys.values()) | here
+                yield from changes(value, text, names_here)
+            else:
+                yield from changes(value, text, names)
+        yield from ambient()
+
+    def keys_of_libraries(self, entries: list) -> dict[int, set[str]]:
+        """Of each namespace of torch or Python the names that guards read.  What functions there
+        read of each other's namespaces is not the program's to change."""
+        slots, found = slots_of(self.compiled, self.args), {}
+        for source in {s for known in entries for s in paths(known) if isinstance(s, Key)}:
+            with suppress(Absent):
+                table = read(source.base, slots)
+                if is_library_namespace(table):
+                    found.setdefault(id(table), set()).add(source.key)
+        return found
+
+    def codes(self, entries: list) -> set[types.CodeType]:
+        """The code that was traced."""
+        guards = (guard for known in entries for guard in known.guards)
+        held = {g.check.object for g in guards if isinstance(g.check, Is) and is_code(g.check)}
+        return {dispatcher_of(self.compiled).__wrapped__.__code__, *held}
+
+    def objects(self, entries: list) -> list[tuple[Any, str]]:
+        """The objects on the paths of the guards."""
+        slots = slots_of(self.compiled, self.args)
+        found: dict[int, tuple[Any, str]] = {}
+        for known in entries:
+            for source in paths(known):
+                try:
+                    value = read(source, slots)
+                except Absent:
+                    continue
+                if value is not vars(builtins):  # this program could not go on
+                    found.setdefault(id(value), (value, str(source)))
+        return list(found.values())
+
+
+def is_code(check: Is) -> bool:
+    return type(check.object) is types.CodeType
+
+
+def paths(known: Any) -> Iterator[Source]:
+    """Every source of a guard program and all that they start from, outermost first."""
+    seen: set[Source] = set()
+    starts = [guard.source for guard in known.guards if guard.source is not None]
+    for guard in known.guards:
+        if isinstance(guard.check, Holds):
+            starts += [source for _, source in guard.check.symbols]
+        starts.append(getattr(guard.check, "other", None))
+    for start in (*starts, *known.extract):
+        chain = []
+        while start is not None and start not in seen:
+            seen.add(start)
+            chain.append(start)
+            start = getattr(start, "base", None)
+        yield from (source for source in reversed(chain) if not isinstance(source, Number))
+
+
+def names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from names_in(const)
+
+
+def dispatcher_of(compiled: Any) -> Any:
+    held = getattr(compiled, "_jitshape", None)
+    compiled = compiled if held is None else held.call
+    return getattr(compiled, "__func__", compiled)
+
+
+def slots_of(compiled: Any, args: tuple) -> tuple:
+    """The slots of a call, seen by a dispatcher that has no entries."""
+    held = getattr(compiled, "_jitshape", None)
+    call = compiled if held is None else held.call
+    first = (call.__self__,) if isinstance(call, types.MethodType) else ()
+    function = dispatcher_of(compiled).miss.__self__.function
+    seen: list[tuple] = []
+    Dispatcher(function, lambda _, slots: seen.append(slots))(*first, *args)
+    return seen[0]
+
+
+def fuzz(compiled: Callable, function: Callable, args: tuple, limit: int | None = None) -> Report:
+    """Compile for the call, then judge a call after each of (at most `limit`) changes."""
+    used = copy.deepcopy(args)
+    for _ in range(3):  # the entry, and a table that has a snapshot
+        compiled(*copy.deepcopy(args))
+    function(*used)
+    try:
+        assert_same(args, used)
+        writes = False
+    except AssertionError:
+        writes = True
+    return Fuzzer(compiled, function, args, writes).run(limit)

@@ -1,0 +1,71 @@
+"""Every change of what a trace may have read is seen, or changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import jitshape
+from tests.programs import fuzz as fuzzing
+from tests.programs.examples import EXAMPLES
+from tests.programs.fuzz import Fuzzer, fuzz
+from tests.programs.models import PROGRAMS
+
+FEW = 120  # changes of each program; --all-mutations makes them all
+
+
+@pytest.fixture
+def limit(request: pytest.FixtureRequest) -> int | None:
+    return None if request.config.getoption("--all-mutations") else FEW
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(name: str, limit: int | None) -> None:
+    function, args = EXAMPLES[name]
+    jitshape.reset()
+    report = fuzz(jitshape.compile(function), function, args, limit)
+    assert jitshape.stats()["graph_breaks"] == jitshape.stats()["fallbacks"] == 0
+    assert not report.wrong, "\n".join(report.wrong)
+    assert 5 <= report.misses < report.changes
+
+
+@pytest.mark.parametrize("name", ["pointwise", "attention", "classifier", "gpt"])
+def test_programs(name: str, limit: int | None) -> None:
+    program = PROGRAMS[name]
+    function = program.make()
+    with torch.set_grad_enabled(program.train):
+        report = fuzz(jitshape.compile(function), function, program.inputs(2, 8), limit)
+    assert not report.wrong, "\n".join(report.wrong)
+    assert 5 <= report.misses < report.changes
+
+
+def test_a_hole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fuzzer's own proof: without the guards on one number its changes are told as wrong."""
+    table = {"factor": 2.0, "other": 3.0}
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * table["factor"] + table["other"]
+
+    from jitshape import pipeline
+
+    assemble = pipeline.assemble
+
+    def leaky(guards, extract):
+        return assemble([g for g in guards if "factor" not in str(g.source)], extract)
+
+    monkeypatch.setattr(pipeline, "assemble", leaky)
+    report = fuzz(jitshape.compile(scaled), scaled, (torch.ones(2),))
+    assert report.wrong and all("factor" in text for text in report.wrong)
+
+
+def test_all_is_as_before() -> None:
+    function, args = EXAMPLES["net"]
+    compiled = jitshape.compile(function)
+    for _ in range(3):
+        compiled(*args)
+    before = {name: tensor.clone() for name, tensor in function.state_dict().items()}
+    Fuzzer(compiled, function, args, writes=False).run(40)
+    after = function.state_dict()
+    assert list(before) == list(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert fuzzing.missed not in [c.dispatcher.miss for c in fuzzing.pipeline._compilers]
