@@ -61,7 +61,7 @@ from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
 from jitshape.ir.passes.tangents import with_defined_tangents
 from jitshape.ir.printer import print_graph
-from jitshape.ir.trace import Trace
+from jitshape.ir.trace import Trace, written_with_autograd
 from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.breaking import break_error, break_record, break_text
@@ -480,7 +480,7 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
                 owner = result
             fresh[id(owner)] = owner
     inputs = [i.tensor for i in captured.tracer.inputs]
-    written = [t for t in inputs if t.requires_grad and not t.is_leaf and t._version]
+    written = [t for t in inputs if t.requires_grad and not t.is_leaf and written_with_autograd(t)]
     return [*fresh.values(), *written]
 
 

@@ -96,7 +96,10 @@ class Trace(TorchDispatchMode):
         if isinstance(tensor, torch.nn.Parameter):
             leaf._is_param = True
         self.leaves.append(leaf)
-        return leaf if tensor.is_leaf else _Identity.apply(leaf, self)
+        if tensor.is_leaf:
+            return leaf
+        with torch.enable_grad():  # wherever the program first meets it
+            return _Identity.apply(leaf, self)
 
     def _storage(self, tensor: torch.Tensor, new: Any) -> Any:
         """The memory of a real tensor: inputs that share it alias."""
@@ -292,6 +295,12 @@ class _Identity(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
+
+
+def written_with_autograd(tensor: SymbolicTensor) -> bool:
+    """Whether a non-leaf input was written where autograd looked: its gradient goes through what
+    was written, not past it."""
+    return bool(tensor._version) and type(tensor.grad_fn) is not _Identity._backward_cls
 
 
 def _draws(definition: OpDef) -> bool:

@@ -171,3 +171,80 @@ def test_padding_by_reflection() -> None:
         return torch.nn.functional.pad(x, (1, 2, 0, 1), mode="reflect")
 
     check(f, *[(leaf(2, 3, n, n),) for n in (6, 8, 9)], compiles=2)
+
+
+def first_met_without_grad(h: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        scale = h.abs().max()
+    return h * 2 / scale
+
+
+def multiplied(h: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        h.mul_(3)
+    return h * h
+
+
+def assigned(h: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        h[0] = 7.0
+    return h * 2
+
+
+def clamped_twice(h: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        h.clamp_(0, 1)
+    h.mul_(2)
+    with torch.no_grad():
+        h[1:].add_(1)
+    return h.exp()
+
+
+def detached(h: torch.Tensor) -> torch.Tensor:
+    h.detach().mul_(3)
+    return h.sin()
+
+
+@torch.no_grad()
+def _zero(h: torch.Tensor) -> None:
+    h.zero_()
+
+
+def by_a_decorated_function(h: torch.Tensor) -> torch.Tensor:
+    y = h * 3
+    _zero(h)
+    return y + h
+
+
+@pytest.mark.parametrize("backend", ["auto", "eager"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        first_met_without_grad,
+        multiplied,
+        assigned,
+        clamped_twice,
+        detached,
+        by_a_decorated_function,
+    ],
+    ids=lambda function: function.__name__,
+)
+def test_writes_hidden_from_autograd_to_what_was_computed(function, backend) -> None:
+    """Of a non-leaf: its own history and the results' go past the writes, as in eager."""
+    compiled = jitshape.compile(function, backend=backend)
+    for n in (3, 4, 5):
+        gradients = []
+        base = torch.randn(n)
+        for f in (function, compiled):
+            w = base.clone().requires_grad_()
+            h = w * 2
+            r = f(h)
+            gradients.append((r.detach(), h.detach().clone(), type(h.grad_fn).__name__))
+            (r.sum() + (h * torch.arange(n)).sum()).backward()
+            gradients.append(w.grad)
+        (r0, h0, name0), g0, (r1, h1, name1), g1 = gradients
+        assert_same([r0, h0, g0], [r1, h1, g1])
+        tracked = function is clamped_twice
+        assert name0 == name1 or tracked
+    stats = jitshape.stats()
+    assert (stats["fallbacks"], stats["graph_breaks"]) == (0, 0)
