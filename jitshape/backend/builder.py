@@ -79,7 +79,7 @@ class Builder:
         """A size or an index of the iteration as an i64 scalar."""
         if type(expr) is int:
             return self.const(expr, torch.int64)
-        if any(s.id in self._indirect for s in self.algebra.symbols(expr)):
+        if any(s.id in self._indirect for s in self.algebra.leaves(expr)):
             return self._polynomial(expr)
         placed = self.place(expr)
         if type(placed) is int:
@@ -124,7 +124,7 @@ class Builder:
         """The indirect symbols in `expr` with their scalars."""
         if not self._indirect:
             return ()
-        symbols = self.algebra.symbols(expr)
+        symbols = self.algebra.leaves(expr)
         return tuple(self._indirect[s.id] for s in symbols if s.id in self._indirect)
 
     def argument(self, position: int, dtype: torch.dtype) -> Scalar:

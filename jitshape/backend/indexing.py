@@ -176,7 +176,7 @@ def coefficient(algebra: Algebra, expr: Size, axis: int) -> Size | None:
 
 def _mentions(algebra: Algebra, id: int, axis: int) -> bool:
     args = algebra.atoms[id].args
-    return args is not None and any(s.id == axis for a in args for s in algebra.symbols(a))
+    return args is not None and any(s.id == axis for a in args for s in algebra.leaves(a))
 
 
 def divides(algebra: Algebra, expr: Size) -> bool:

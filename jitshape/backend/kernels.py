@@ -461,7 +461,7 @@ class _Used:
             todo += one.operands()
 
     def sizes(self, algebra: Algebra) -> tuple[Atom, ...]:
-        atoms = {atom: None for expr in self.exprs for atom in algebra.symbols(expr)}
+        atoms = {atom: None for expr in self.exprs for atom in algebra.leaves(expr)}
         return tuple(sorted(set(atoms) - self.bound, key=lambda atom: atom.id))
 
 

@@ -81,7 +81,7 @@ class Capture:
         assert isinstance(fact.condition, BoolExpr)
         names = [atom.name for atom in fact.condition.symbols()]
         bound = tuple((name, self.tracer.symbols[name]) for name in names)
-        left, right = fact.condition.args
+        left, right = fact.condition.args[:2]
         if fact.condition.op == "eq" and isinstance(left, FloatExpr) and left.symbol:
             if type(right) is float:  # bit by bit: nan and the sign of zero count
                 return Guard(bound[0][1].base, Equals(right), fact.location)

@@ -58,10 +58,13 @@ def place(guard: Guard) -> int:
 
 
 def only_sizes(condition: Any) -> bool:
-    """Whether a condition is made of integer polynomials, for which there are ops."""
+    """Whether a condition is made of integer polynomials, for which there are ops, and stays
+    within what they compute with."""
     if isinstance(condition, BoolExpr):
         return all(map(only_sizes, condition.args))
-    return type(condition) in (int, bool, IntExpr)
+    if type(condition) is IntExpr:
+        return condition.is_plain
+    return type(condition) in (int, bool) and abs(condition) < 1 << 62
 
 
 def predicate(check: C.Holds) -> Callable[..., bool]:

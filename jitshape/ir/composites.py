@@ -20,6 +20,7 @@ from jitshape.ir.ops.registry import OPS
 from jitshape.ir.ops.views import infer_shape
 from jitshape.ir.strides import Shape, broadcast, is_contiguous, same, view_strides
 from jitshape.ir.symbolic_tensor import SymbolicTensor
+from jitshape.ir.symfloat import apply
 from jitshape.ir.symint import Size
 from jitshape.ir.symnode import from_torch, to_torch
 from jitshape.ir.types import numel
@@ -261,7 +262,7 @@ def _scaled(env: Any, size: Size, scale: float) -> Size:
     """floor(size * scale)"""
     numerator, denominator = scale.as_integer_ratio()
     if denominator > 1 << 20:
-        return int(env.specialize(size, "scaled by a fraction") * scale)
+        return env.round_float("floor", apply("mul", size, scale))
     return env.floordiv(size * numerator, denominator)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from jitshape.ir.intervals import INF, solution
+from jitshape.ir.symfloat import FloatExpr, print_number
 from jitshape.ir.symint import COMPARE, Atom, IntExpr, Size, sym_max, sym_min
 
 _NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
@@ -50,7 +51,7 @@ class BoolExpr:
     def print(self, name: Callable[[Atom], str]) -> str:
         """Legal Python; `name` renames symbols."""
         if self.op in _SIGN:
-            a, b = (str(x) if isinstance(x, (int, float)) else x.print(name) for x in self.args)
+            a, b = (print_number(x, name) for x in self.args)
             return f"{a} {_SIGN[self.op]} {b}"
         return f" {self.op} ".join(f"({part.print(name)})" for part in self.args)
 
@@ -107,6 +108,14 @@ def any_of(parts: Iterable[Bool]) -> Bool:
     return BoolExpr("or", tuple(kept)) if len(kept) > 1 else (kept[0] if kept else False)
 
 
+def compares_floats(cond: BoolExpr) -> bool:
+    """Whether a side of it is a float."""
+    return any(
+        compares_floats(x) if isinstance(x, BoolExpr) else isinstance(x, (float, FloatExpr))
+        for x in cond.args
+    )
+
+
 def indicator(cond: Bool) -> Size:
     """The size that is 1 where `cond`, a condition on sizes, holds, and else 0."""
     if not isinstance(cond, BoolExpr):
@@ -151,6 +160,8 @@ def implies(a: Bool, b: Bool) -> bool:
     if a == b or a is False or b is True:
         return True
     if not isinstance(a, BoolExpr) or not isinstance(b, BoolExpr):
+        return False
+    if compares_floats(a) or compares_floats(b):
         return False
     if b.op in ("and", "or"):
         return (all if b.op == "and" else any)(implies(a, part) for part in b.args)

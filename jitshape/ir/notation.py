@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jitshape.ir.hosted import HOSTED
+
 if TYPE_CHECKING:
     from jitshape.ir.symint import Algebra, Atom, Size
 
@@ -32,12 +34,20 @@ def print_size(algebra: Algebra, a: Size, name: Callable[[Atom], str]) -> str:
 
 
 def _print_atom(algebra: Algebra, atom: Atom, name: Callable[[Atom], str]) -> str:
+    if atom.host is not None:
+        return _print_hosted(atom, name)
     if atom.args is None:
         return name(atom)
     a, b = (print_size(algebra, x, name) for x in atom.args)
     if atom.kind in ("max", "min"):
         return f"{atom.kind}({a}, {b})"
     return f"{operand(a)} {'//' if atom.kind == 'floordiv' else '%'} {operand(b)}"
+
+
+def _print_hosted(atom: Atom, name: Callable[[Atom], str]) -> str:
+    template = HOSTED[atom.kind][0]
+    texts = [str(x) if isinstance(x, int) else x.print(name) for x in atom.host or ()]
+    return template.format(*(texts if template.endswith(")") else map(operand, texts)))
 
 
 def operand(text: str) -> str:

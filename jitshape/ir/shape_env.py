@@ -22,7 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
 from jitshape.ir import symfloat
-from jitshape.ir.conditions import Bool, BoolExpr, all_of, any_of, compare, implies, reduced
+from jitshape.ir.conditions import (
+    Bool,
+    BoolExpr,
+    all_of,
+    any_of,
+    compare,
+    compares_floats,
+    implies,
+    reduced,
+)
+from jitshape.ir.hosted import ROUNDINGS
 from jitshape.ir.intervals import INF
 from jitshape.ir.symfloat import FloatExpr, Real
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
@@ -30,6 +40,7 @@ from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 if TYPE_CHECKING:
     from jitshape.ir.graph import Location
 
+DEEPEST = 64  # nest of quotients, maxima and the like
 STAND_INS = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)  # primes: divide nothing
 
 
@@ -85,9 +96,12 @@ class ShapeEnv:
         self._replaced: dict[int, Size] = {}  # symbol's atom id -> what it equals
         self._known: set[Bool] = set()  # conditions that no interval can express
         self._actual: dict[str, int] = {}
+        self._values: dict[str, Any] = {}  # those, and the floats
         self._simplified: dict[IntExpr, tuple[int, Size]] = {}
         self._floats: dict[int, float | None] = {}  # float symbol's atom id -> actual value
         self._fixed: set[int] = set()  # those of them that were specialised
+        self.lent: dict[float, FloatExpr] = {}  # numbers that stand for floats inside of C++
+        self.returned: set[float] = set()  # those of them that arrived at an op
         self.wrapped: dict = {}  # ir/symnode's objects, so that they die with the trace
 
     # ---- symbols
@@ -129,7 +143,7 @@ class ShapeEnv:
         """A float argument.  A decision on it specialises it: the fact `symbol == value` (of
         floats, so to be checked bit by bit)."""
         atom = self.algebra.float_atom(name or f"f{len(self._floats)}", actual)
-        self._floats[atom.id] = actual
+        self._floats[atom.id] = self._values[atom.name] = actual
         return FloatExpr("symbol", (atom,))
 
     def unbacked_float(self) -> FloatExpr:
@@ -155,7 +169,7 @@ class ShapeEnv:
         hint = self._stand_in(actual if typical is None else typical, lo, hi, number)
         expr = self.algebra.symbol(name, least, hint=hint)
         self.symbols[name] = Symbol(expr, name, (*seen, actual))
-        self._actual[name] = actual
+        self._actual[name] = self._values[name] = actual
         for op, bound in (("ge", lo), ("le", hi)):
             if bound not in (INF, -INF, least):
                 if not self.evaluate(compare(op, expr, int(bound)), "the range declared for it"):
@@ -184,9 +198,9 @@ class ShapeEnv:
         """The value at this call; None if it exists only when the graph runs."""
         if isinstance(a, (float, FloatExpr)):
             return self._float_value(a, self.actual)
-        return self._value(self.simplify(a), self._actual)
+        return self._value(self.simplify(a), self._values)
 
-    def _value(self, a: Size, values: dict[str, int]) -> int | None:
+    def _value(self, a: Size, values: Mapping[str, Any]) -> int | None:
         try:
             return self.algebra.evaluate(a, values)
         except (KeyError, ZeroDivisionError):
@@ -197,6 +211,17 @@ class ShapeEnv:
             return self._floats[x.args[0].id] if isinstance(x, FloatExpr) else size(x)
 
         return a.evaluate(leaf) if isinstance(a, FloatExpr) else a
+
+    def lend(self, a: FloatExpr) -> float | None:
+        """A number close to `a` that nothing else is; None where only a run can tell `a`."""
+        number = self.actual(a)
+        if number is None or not math.isfinite(number):
+            return None
+        number = math.nextafter(number, math.inf)
+        while self.lent.get(number, a) != a:
+            number = math.nextafter(number, math.inf)
+        self.lent[number] = a
+        return number
 
     def simplify_float(self, a: Real) -> Real:
         """As `simplify`; a float where all symbols in `a` are specialised."""
@@ -234,9 +259,15 @@ class ShapeEnv:
             self.facts.append(self._fact(equal, why))
 
     def round_float(self, op: str, a: Real, why: str = "") -> Size:
-        """floor, ceil, trunc or round of a real.  Specialises where no size expresses it."""
+        """floor, ceil, trunc or round of a real."""
         exact = symfloat.exact_rounding(op, a)
-        return symfloat.ROUNDINGS[op](self.specialize_float(a, why)) if exact is None else exact
+        if exact is not None:
+            return exact
+        value = self.actual(a)
+        if value is not None and not math.isfinite(value):
+            a = self.specialize_float(a, why)
+            return ROUNDINGS[op][1](a)  # raises
+        return self.algebra.hosted(op, a)
 
     def simplify(self, a: Size) -> Size:
         """`a` with every symbol replaced that is known to equal something simpler."""
@@ -283,11 +314,25 @@ class ShapeEnv:
         value = cond.evaluate(self.actual)
         if value is None:
             raise self._data_dependent(cond)
-        if any(atom.kind == "float" for atom in cond.symbols()) or compares_floats(cond):
+        if compares_floats(cond):
+            return self._decide_floats(cond, value, why)
+        self._record(cond if value else ~cond, why)
+        return value
+
+    def _decide_floats(self, cond: BoolExpr, value: bool, why: str) -> bool:
+        """As a fact; what is equal to a float, or compares a nan, holds for one value only."""
+        if cond.op in ("and", "or"):
+            ask = all if cond.op == "and" else any
+            return ask(self.evaluate(part, why) for part in cond.args)
+        sides = [self.actual(x) for x in cond.args]
+        equal = cond.op == ("eq" if value else "ne") and cond.args[0] != cond.args[1]
+        if equal or any(x != x for x in sides):
             for atom in cond.symbols():
                 self._fix(atom, why)
             return value
-        self._record(cond if value else ~cond, why)
+        held = cond if value else ~cond
+        self.facts.append(self._fact(held, why))
+        self._known.add(held)
         return value
 
     def guard_or(self, cond: Bool, default: bool) -> bool:
@@ -347,6 +392,11 @@ class ShapeEnv:
             raise self._data_dependent(a)
         self.evaluate(compare("eq", a, value), why)
         return value
+
+    def shallow(self, a: Size) -> Size:
+        """`a`, specialised where it nests too deeply for what comes after it."""
+        deep = type(a) is IntExpr and a.depth > DEEPEST
+        return self.specialize(a, "a size nested too deeply") if deep else a
 
     def floordiv(self, a: Size, b: Size) -> Size:
         """The program's `a // b`: that b is not 0 becomes a fact, if it is 0 the error eager's."""
@@ -439,7 +489,7 @@ class ShapeEnv:
         if cond.op == "and":
             for part in cond.args:
                 self._learn(part)
-        elif cond.op == "or":
+        elif cond.op == "or" or compares_floats(cond):
             self._known.add(cond)
         else:
             a, b = (self.simplify(side) for side in cond.args)
@@ -457,7 +507,7 @@ class ShapeEnv:
         best: tuple[tuple[bool, int], Atom, Size] | None = None
         for monomial, k in algebra.terms(zero):
             atom = algebra.atoms[monomial[0]] if len(monomial) == 1 else None
-            if atom is None or atom.args is not None or k not in (1, -1):
+            if atom is None or atom.kind != "sym" or k not in (1, -1):
                 continue
             symbol = self.symbols[atom.name]
             rest = algebra.mul(algebra.add(zero, algebra.mul(symbol.expr, -k)), -k)
@@ -486,10 +536,6 @@ class ShapeEnv:
         )
         error.condition = what
         return error
-
-
-def compares_floats(cond: BoolExpr) -> bool:
-    return any(isinstance(side, (float, FloatExpr)) for side in cond.args)
 
 
 def describe(fact: Fact, names: Mapping[str, str]) -> str:

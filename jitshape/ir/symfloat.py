@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from jitshape.ir.hosted import ROUNDINGS
 from jitshape.ir.notation import operand
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 
@@ -26,25 +27,30 @@ _BINARY: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
     "mod": ("{} % {}", operator.mod),
     "max": ("max({}, {})", max),
     "min": ("min({}, {})", min),
+    "round_to": ("round({}, {})", round),
 }
 _UNARY: dict[str, tuple[str, Callable[[Any], float]]] = {
     "float": ("float({})", float),
     "neg": ("-{}", operator.neg),
     "abs": ("abs({})", abs),
-    "sqrt": ("math.sqrt({})", math.sqrt),
-    "exp": ("math.exp({})", math.exp),
-    "log": ("math.log({})", math.log),
-    "sin": ("math.sin({})", math.sin),
-    "cos": ("math.cos({})", math.cos),
-    "tanh": ("math.tanh({})", math.tanh),
 }
-_PYTHON = {**_BINARY, **_UNARY}
-ROUNDINGS: dict[str, Callable[[float], int]] = {
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "trunc": math.trunc,
-    "round": round,
+# Functions of `math` that give a float.
+_UNARY_MATH = (
+    "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
+    "acosh atanh erf erfc gamma lgamma fabs degrees radians cbrt"
+).split()
+BINARY_MATH = "pow fmod atan2 hypot copysign remainder".split()
+MATH = {name: getattr(math, name) for name in (*_UNARY_MATH, *BINARY_MATH)}
+_PYTHON: dict[str, tuple[str, Callable[..., float]]] = {
+    **_BINARY,
+    **_UNARY,
+    **{name: (f"math.{name}({{}})", MATH[name]) for name in _UNARY_MATH},
+    **{
+        name if name != "pow" else "math_pow": (f"math.{name}({{}}, {{}})", MATH[name])
+        for name in BINARY_MATH
+    },
 }
+EXACT_BITS = 20  # of a factor: products with sizes below 2**33 are exact
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,33 @@ class FloatExpr:
         ]
         return apply(self.op, *args)
 
+    def __add__(self, other: Any) -> Real:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Real:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Real:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Real:
+        return apply("sub", other, self)
+
+    def __mul__(self, other: Any) -> Real:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Real:
+        return apply("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Real:
+        return apply("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Real:
+        return apply("div", other, self)
+
+    def __neg__(self) -> Real:
+        return apply("neg", self)
+
     def __str__(self) -> str:
         return self.print(lambda atom: atom.name)
 
@@ -121,13 +154,15 @@ def _leaf(arg: Any, leaf: Callable[[Any], Any]) -> Any:
     return leaf(arg) if type(arg) is IntExpr else arg
 
 
+def print_number(x: Any, name: Callable[[Atom], str]) -> str:
+    """Legal Python of a size, a float or an expression."""
+    if isinstance(x, (IntExpr, FloatExpr)):
+        return x.print(name)
+    return repr(x) if math.isfinite(x) else f"float('{x}')"
+
+
 def _text(arg: Any, name: Callable[[Atom], str], bare: bool) -> str:
-    if isinstance(arg, (IntExpr, FloatExpr)):
-        text = arg.print(name)
-    elif math.isfinite(arg):
-        text = repr(arg)
-    else:
-        text = f"float('{arg}')"
+    text = print_number(arg, name)
     return text if bare else operand(text)
 
 
@@ -143,18 +178,45 @@ def apply(op: str, *args: Size | Real) -> Any:
 def exact_rounding(op: str, value: Real) -> Size | None:
     """`op` of `value` as a size where that is exact for all sizes below 2**53, else None."""
     if not isinstance(value, FloatExpr):
-        return ROUNDINGS[op](value)
+        return ROUNDINGS[op][1](value)
     if value.op == "float":
         return value.args[0]
-    sizes = all(type(arg) in (int, IntExpr) for arg in value.args)
-    if value.op != "div" or not sizes:
+    quotient = _quotient(value)
+    if quotient is None:
         return None
     # a quotient of integers below 2**53 never rounds up to the next integer
-    a, b = value.args
-    algebra = next(arg.algebra for arg in value.args if type(arg) is IntExpr)
+    a, b = quotient
+    algebra = next(arg.algebra for arg in quotient if type(arg) is IntExpr)
     signs = algebra.bounds(a)[0] >= 0 and algebra.bounds(b)[0] >= 0
     if op == "floor" or (op == "trunc" and signs):
         return algebra.floordiv(a, b)
     if op == "ceil":
         return algebra.mul(algebra.floordiv(algebra.mul(a, -1), b), -1)
     return None
+
+
+def _quotient(value: FloatExpr) -> tuple[Size, Size] | None:
+    """(a, b) where `value` is a / b: a quotient of sizes, or a size by a short binary fraction."""
+    if value.op not in ("div", "mul") or len(value.args) != 2:
+        return None
+    a, b = [arg.args[0] if _is_size(arg) else arg for arg in value.args]
+    if value.op == "mul" and type(a) is float:
+        a, b = b, a
+    if type(a) not in (int, IntExpr):
+        return None
+    if type(b) is float:
+        if not math.isfinite(b) or b == 0:
+            return None
+        top, bottom = b.as_integer_ratio()
+        if max(abs(top), bottom) >= 1 << EXACT_BITS:
+            return None
+        return (a * top, bottom) if value.op == "mul" else _positive(a * bottom, top)
+    return (a, b) if value.op == "div" and isinstance(b, (int, IntExpr)) else None
+
+
+def _positive(a: Size, b: int) -> tuple[Size, Size]:
+    return (a, b) if b > 0 else (-a, -b)
+
+
+def _is_size(arg: Any) -> bool:
+    return type(arg) is FloatExpr and arg.op == "float"

@@ -15,8 +15,12 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from jitshape.ir.intervals import INF, range_of, solution, times
+from jitshape.ir.hosted import evaluate_hosted, power_of_two
+from jitshape.ir.intervals import INF
+from jitshape.ir.knowledge import COMPARE, Knowledge
 from jitshape.ir.notation import print_size
+
+__all__ = ["COMPARE", "Algebra", "Atom", "IntExpr", "Size", "Terms", "sym_max", "sym_min"]
 
 Monomial = tuple[int, ...]  # sorted atom ids, with repetition: x*x*y == (x, x, y)
 Terms = tuple[tuple[Monomial, int], ...]
@@ -27,20 +31,13 @@ _EVAL: dict[str, Callable[[int, int], int]] = {
     "max": max,
     "min": min,
 }
-COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
 
 
 class Atom:
-    """What a polynomial is made of: a symbol, or FloorDiv/Mod/Max/Min of two expressions."""
+    """What a polynomial is made of: a symbol; FloorDiv/Mod/Max/Min of two expressions, `args`; or
+    what only the host computes, of `host` (ir/hosted), which kernels get as a number."""
 
-    __slots__ = ("args", "hi", "hint", "id", "kind", "lo", "name", "version")
+    __slots__ = ("args", "depth", "hi", "hint", "host", "id", "kind", "lo", "name", "version")
 
     def __init__(self, id: int, kind: str, args: tuple[Size, Size] | None, name: str) -> None:
         self.id, self.kind, self.args, self.name = id, kind, args, name
@@ -48,6 +45,8 @@ class Atom:
         self.hi: float = INF
         self.hint: Any = None  # an int; of a float symbol a float
         self.version = 0  # of the algebra's knowledge, when lo and hi were last derived
+        self.host: tuple[Any, ...] | None = None
+        self.depth = 0  # of the nest of atoms
 
     def __repr__(self) -> str:
         return self.name
@@ -57,10 +56,12 @@ class Atom:
 class IntExpr:
     """A non-constant integer polynomial.  Operators accept ints and expressions of one algebra."""
 
-    __slots__ = ("__weakref__", "_bounds", "_version", "algebra", "terms")
+    __slots__ = ("__weakref__", "_bounds", "_version", "algebra", "depth", "terms")
 
     def __init__(self, algebra: Algebra, terms: Terms) -> None:
         self.algebra, self.terms = algebra, terms
+        atoms = algebra.atoms
+        self.depth = max([atoms[id].depth for monomial, _ in terms for id in monomial])
         self._bounds: tuple[float, float] = (-INF, INF)
         self._version = -1
 
@@ -95,6 +96,52 @@ class IntExpr:
     def __rmod__(self, other: Size) -> Size:
         return self.algebra.mod(other, self)
 
+    def __divmod__(self, other: Size) -> tuple[Size, Size]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Size) -> tuple[Size, Size]:
+        return other // self, other % self
+
+    def __pos__(self) -> Size:
+        return self
+
+    def __abs__(self) -> Size:
+        return self.algebra.max(self, -self)
+
+    def __invert__(self) -> Size:
+        return -self - 1
+
+    def __pow__(self, exponent: int) -> Size:
+        """A natural power that is known."""
+        result: Size = 1
+        for _ in range(exponent):
+            result = result * self
+        return result
+
+    def __and__(self, other: Size) -> Size:
+        return self.algebra.bits("and", self, other)
+
+    def __or__(self, other: Size) -> Size:
+        return self.algebra.bits("or", self, other)
+
+    def __xor__(self, other: Size) -> Size:
+        return self.algebra.bits("xor", self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __lshift__(self, other: Size) -> Size:
+        """A count of bits that is symbolic is assumed not to be negative: callers guard it."""
+        return self * self.algebra.shift(other)
+
+    def __rlshift__(self, other: int) -> Size:
+        return self.algebra.shift(self) * other
+
+    def __rshift__(self, other: Size) -> Size:
+        return self // self.algebra.shift(other)
+
+    def __rrshift__(self, other: int) -> Size:
+        return other // self.algebra.shift(self)
+
     def __bool__(self) -> bool:
         raise TypeError(f"the truth of the symbolic size {self} must be asked of a ShapeEnv")
 
@@ -105,6 +152,11 @@ class IntExpr:
             atom = self.algebra.atoms[self.terms[0][0][0]]
             return atom if atom.kind == "sym" else None
         return None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether 64 bits compute it: nothing of the host, and far from the limits at hints."""
+        return self.algebra.is_plain(self)
 
     @property
     def hint(self) -> int | None:
@@ -128,16 +180,13 @@ class IntExpr:
 Size = int | IntExpr
 
 
-class Algebra:
+class Algebra(Knowledge):
     """Creates and combines expressions; owns their tables, which die with it."""
 
     def __init__(self) -> None:
-        self.atoms: list[Atom] = []
+        super().__init__()
         self._interned: dict[Terms, IntExpr] = {}
-        self._atom_of: dict[tuple[str, Size, Size], Size] = {}
-        self.version = 0  # grows with every piece of knowledge
-        self._intervals: dict[IntExpr, tuple[float, float]] = {}  # of primitive polynomials
-        self._holes: dict[IntExpr, set[int]] = {}  # values that they never take
+        self._atom_of: dict[tuple, Size] = {}
         self._sums: dict[tuple[Size, Size], Size] = {}
         self._products: dict[tuple[Size, Size], Size] = {}
         self.memo: dict[Any, Any] = {}  # what others derive, kept as long as the sizes live
@@ -173,12 +222,6 @@ class Algebra:
         if expr is None:
             expr = self._interned[terms] = IntExpr(self, terms)
         return expr
-
-    @staticmethod
-    def terms(a: Size) -> Terms:
-        if type(a) is IntExpr:
-            return a.terms
-        return (((), int(a)),) if a else ()  # type: ignore[arg-type]
 
     # ---- arithmetic
 
@@ -326,6 +369,31 @@ class Algebra:
         odd = self.mod(self.floordiv(a, unit), 2)
         return self.mul(self.floordiv(self.add(self.add(a, unit // 2 - 1), odd), unit), unit)
 
+    def bits(self, kind: str, a: Size, b: Size) -> Size:
+        """`a & b`, `a | b` or `a ^ b`: "and", "or", "xor".  A mask of low bits is a remainder."""
+        if type(a) is int:
+            a, b = b, a
+        if type(a) is int and type(b) is int:
+            return {"and": a & b, "or": a | b, "xor": a ^ b}[kind]
+        if a is b:
+            return 0 if kind == "xor" else a
+        if type(b) is int and b in (0, -1):
+            if kind == "and":
+                return a if b else 0
+            return a if not b else (-1 if kind == "or" else -a - 1)
+        if kind == "and" and type(b) is int:
+            if power_of_two(b + 1):
+                return self.mod(a, b + 1)
+            if power_of_two(-b):  # ~7: a multiple of 8
+                return a - self.mod(a, -b)
+        if type(b) is IntExpr and self.terms(a) > self.terms(b):
+            a, b = b, a
+        return self.hosted(kind, a, b)
+
+    def shift(self, count: Size) -> Size:
+        """`1 << count`"""
+        return 1 << count if type(count) is int else self.hosted("shift", 1, count)
+
     def max(self, a: Size, b: Size) -> Size:
         if self.static("ge", a, b):
             return a
@@ -346,167 +414,39 @@ class Algebra:
             ha, hb = self.evaluate(a, None), self.evaluate(b, None)
             if ha is not None and hb is not None and not (hb == 0 and kind in ("floordiv", "mod")):
                 atom.hint = _EVAL[kind](ha, hb)
-            atom.lo, atom.hi = range_of(kind, self.bounds(a), self.bounds(b))
+            atom.depth = 1 + max(depth_of(a), depth_of(b))
             self.atoms.append(atom)
+            atom.lo, atom.hi = self._range_of(atom)
             expr = self._atom_of[key] = self._make((((atom.id,), 1),))
             if type(a) is IntExpr and type(b) is IntExpr and kind in ("max", "min"):
                 for operand in (a, b):
                     self.learn("ge" if kind == "max" else "le", expr, operand)
         return expr
 
-    # ---- what is known without asking
+    def hosted(self, kind: str, *operands: Any) -> Size:
+        """An atom that kernels get as a number: `operands` are sizes, or one float expression."""
+        expr = self._atom_of.get((kind, *operands))
+        if expr is None:
+            atom = Atom(len(self.atoms), kind, None, kind)
+            atom.name = f"{kind}{atom.id}"
+            atom.host = operands
+            atom.depth = 1 + max(map(depth_of, operands))
+            atom.hint = self._hosted_value(atom, None)
+            self.atoms.append(atom)
+            atom.lo, atom.hi = self._range_of(atom)
+            expr = self._atom_of[(kind, *operands)] = self._make((((atom.id,), 1),))
+        return expr
 
-    def bounds(self, a: Size) -> tuple[float, float]:
-        """An interval that contains every value of `a`."""
-        if type(a) is int:
-            return a, a
-        assert isinstance(a, IntExpr)
-        if a._version != self.version:
-            lo, hi = self._interval(a.terms)
-            negated = tuple((m, -k) for m, k in a.terms)
-            lo, hi = max(lo, self._shifted(a.terms)), min(hi, -self._shifted(negated))
-            if self._intervals or self._holes:
-                lo, hi = self._known(a, lo, hi)
-            a._bounds, a._version = (lo, hi), self.version
-        return a._bounds
+    def _hosted_value(self, atom: Atom, values: Mapping[str, Any] | None) -> int | None:
+        def leaf(x: Any) -> Any:
+            if type(x) in (int, IntExpr):
+                return self.evaluate(x, values)
+            atom = x.symbol
+            if atom is None:
+                return x.evaluate(leaf)
+            return atom.hint if values is None else values[atom.name]
 
-    def _known(self, a: IntExpr, lo: float, hi: float) -> tuple[float, float]:
-        """[lo, hi] of `a`, tightened by what was declared of its primitive polynomial."""
-        p, scale, offset = self.primitive(a)
-        below, above = self._intervals.get(p, (-INF, INF))
-        ends = times(below, scale) + offset, times(above, scale) + offset
-        lo, hi = max(lo, min(ends)), min(hi, max(ends))
-        holes = self._holes.get(p)
-        if holes and scale in (1, -1):
-            while (lo - offset) * scale in holes:
-                lo += 1
-            while (hi - offset) * scale in holes:
-                hi -= 1
-        return lo, hi
-
-    def primitive(self, a: IntExpr) -> tuple[IntExpr, int, int]:
-        """(p, scale, offset) with a == scale*p + offset; p has no constant term, coefficients
-        without a common factor, and a positive first one."""
-        offset = a.terms[0][1] if a.terms[0][0] == () else 0
-        rest = a.terms[1:] if offset else a.terms
-        scale = math.gcd(*(k for _, k in rest))
-        if rest[0][1] < 0:
-            scale = -scale
-        if scale == 1 and not offset:
-            return a, 1, 0
-        p = self._make(tuple((m, k // scale) for m, k in rest))
-        assert isinstance(p, IntExpr)
-        return p, scale, offset
-
-    def learn(self, op: str, a: Size, b: Size) -> None:
-        """Declare `a op b`.  The caller answers for its truth."""
-        difference = self.add(a, self.mul(b, -1))
-        if type(difference) is not IntExpr:
-            return
-        p, scale, offset = self.primitive(difference)
-        if op != "ne":
-            self.narrow(p, *solution(op, scale, offset))
-        elif offset % scale == 0:
-            self.exclude(p, -offset // scale)
-
-    def narrow(self, p: IntExpr, lo: float, hi: float) -> None:
-        """Declare lo <= p <= hi, for a primitive p.  The caller answers for its truth."""
-        atom = self._single(p)
-        if atom is not None:
-            atom.lo, atom.hi = max(atom.lo, lo), min(atom.hi, hi)
-        below, above = self._intervals.get(p, (-INF, INF))
-        self._intervals[p] = max(below, lo), min(above, hi)
-        self.version += 1
-        if atom is None and len(p.terms) == 1 and lo >= 1:
-            factors = [self.atoms[id] for id in p.terms[0][0]]
-            if all(self.range(f)[0] >= 0 for f in factors):  # a product >= 1 of factors >= 0
-                for f in factors:
-                    f.lo = max(f.lo, 1)
-                self.version += 1
-
-    def exclude(self, p: IntExpr, value: int) -> None:
-        """Declare p != value, for a primitive p."""
-        self._holes.setdefault(p, set()).add(value)
-        self.version += 1
-        self.narrow(p, *self.bounds(p))  # a hole at an end moves the end, also of an atom
-
-    def _single(self, p: IntExpr) -> Atom | None:
-        """The atom if `p` is exactly one."""
-        (monomial, k), *more = p.terms
-        return None if more or k != 1 or len(monomial) != 1 else self.atoms[monomial[0]]
-
-    def range(self, atom: Atom) -> tuple[float, float]:
-        """The interval of an atom, derived again when more is known of its operands."""
-        if atom.version != self.version:
-            atom.version = self.version
-            if atom.args is not None:
-                a, b = atom.args
-                lo, hi = range_of(atom.kind, self.bounds(a), self.bounds(b))
-                atom.lo, atom.hi = max(atom.lo, lo), min(atom.hi, hi)
-        return atom.lo, atom.hi
-
-    def _interval(self, terms: Terms) -> tuple[float, float]:
-        lo: float = 0
-        hi: float = 0
-        for monomial, coefficient in terms:
-            a: float = coefficient
-            b: float = coefficient
-            for atom in monomial:
-                x, y = self.range(self.atoms[atom])
-                ends = (times(a, x), times(a, y), times(b, x), times(b, y))
-                a, b = min(ends), max(ends)
-            lo, hi = lo + a, hi + b
-        return (-INF if lo != lo else lo), (INF if hi != hi else hi)
-
-    def _shifted(self, terms: Terms) -> float:
-        """Lower bound by writing each atom as lo + x, x >= 0: the constant, if no term is < 0."""
-        total: dict[Monomial, float] = {}
-        for monomial, coefficient in terms:
-            current: dict[Monomial, float] = {(): coefficient}
-            for atom in monomial:
-                lo = self.range(self.atoms[atom])[0]
-                if lo == -INF:
-                    return -INF
-                step: dict[Monomial, float] = {}
-                for m, k in current.items():
-                    longer = tuple(sorted((*m, atom)))
-                    step[longer] = step.get(longer, 0) + k
-                    if lo:
-                        step[m] = step.get(m, 0) + k * lo
-                current = step
-            for m, k in current.items():
-                total[m] = total.get(m, 0) + k
-        constant = total.pop((), 0)
-        return constant if all(k >= 0 for k in total.values()) else -INF
-
-    def static(self, op: str, a: Size, b: Size) -> bool | None:
-        """Whether `a op b` holds for all values in range (True), for none (False), or either."""
-        if a is b:
-            return op in ("eq", "le", "ge")
-        difference = self.add(a, self.mul(b, -1))
-        if type(difference) is not IntExpr:
-            return COMPARE[op](int(difference), 0)
-        lo, hi = self.bounds(difference)
-        if op in ("eq", "ne"):
-            if lo == hi == 0:
-                return op == "eq"
-            apart = lo > 0 or hi < 0 or self._never_zero(difference)
-            return (op == "ne") if apart else None
-        if op in ("gt", "le"):
-            known = True if lo > 0 else (False if hi <= 0 else None)
-            return known if op == "gt" or known is None else not known
-        known = True if lo >= 0 else (False if hi < 0 else None)
-        return known if op == "ge" or known is None else not known
-
-    def sides(self, a: Size) -> tuple[Size, Size]:
-        """(l, r) with a == l - r, neither with a minus sign."""
-        terms = self.terms(a)
-        left = self._make(tuple((m, k) for m, k in terms if k > 0))
-        return left, self._make(tuple((m, -k) for m, k in terms if k < 0))
-
-    def _never_zero(self, a: IntExpr) -> bool:
-        p, scale, offset = self.primitive(a)
-        return offset % scale != 0 or -offset // scale in self._holes.get(p, ())
+        return evaluate_hosted(atom.kind, [leaf(x) for x in atom.host or ()])
 
     # ---- evaluation, substitution, printing
 
@@ -529,7 +469,7 @@ class Algebra:
         if values is None:
             return atom.hint
         if atom.args is None:
-            return values[atom.name]
+            return self._hosted_value(atom, values) if atom.host else values[atom.name]
         a, b = (self.evaluate(x, values) for x in atom.args)
         return None if a is None or b is None else _EVAL[atom.kind](a, b)
 
@@ -547,6 +487,8 @@ class Algebra:
 
     def _substituted(self, id: int, replace: Mapping[int, Size]) -> Size:
         atom = self.atoms[id]
+        if atom.host is not None:
+            return self._substituted_host(atom, replace)
         if atom.args is None:
             return replace.get(id, self._make((((id,), 1),)))
         a, b = (self.substitute(x, replace) for x in atom.args)
@@ -554,8 +496,35 @@ class Algebra:
             return self.atom_expr(id)
         return getattr(self, atom.kind)(a, b)
 
+    def _substituted_host(self, atom: Atom, replace: Mapping[int, Size]) -> Size:
+        def leaf(x: Any) -> Any:
+            if type(x) in (int, IntExpr):
+                return self.substitute(x, replace)
+            return x if x.symbol is not None else x.map(leaf)
+
+        operands = [leaf(x) for x in atom.host or ()]
+        if atom.kind in ("and", "or", "xor"):
+            return self.bits(atom.kind, *operands)
+        if not any(isinstance(x, IntExpr) or hasattr(x, "symbol") for x in operands):
+            value = evaluate_hosted(atom.kind, operands)
+            return self.atom_expr(atom.id) if value is None else value
+        return self.hosted(atom.kind, *operands)
+
     def symbols(self, a: Size) -> tuple[Atom, ...]:
         """The symbols in `a`, in creation order, those inside atoms included."""
+        found: dict[int, Atom] = {}
+        todo = list(self.leaves(a))
+        while todo:
+            atom = todo.pop()
+            if atom.host is None:
+                found[atom.id] = atom
+            for x in atom.host or ():
+                if type(x) is not int:
+                    todo += self.leaves(x) if type(x) is IntExpr else x.symbols()
+        return tuple(found[id] for id in sorted(found))
+
+    def leaves(self, a: Size) -> tuple[Atom, ...]:
+        """What a kernel needs to compute `a`, in creation order: symbols, and atoms of the host."""
         found: set[int] = set()
 
         def visit(x: Size) -> None:
@@ -571,9 +540,27 @@ class Algebra:
         visit(a)
         return tuple(self.atoms[id] for id in sorted(found))
 
+    def is_plain(self, a: Size) -> bool:
+        """As IntExpr.is_plain."""
+        total = 0
+        for monomial, coefficient in self.terms(a):
+            product = abs(coefficient)
+            for id in monomial:
+                atom = self.atoms[id]
+                if atom.host is not None or not all(map(self.is_plain, atom.args or ())):
+                    return False
+                product *= max(abs(atom.hint or 0), 1)
+            total += product
+        return total < 1 << 62
+
     def print(self, a: Size, name: Callable[[Atom], str] | None = None) -> str:
         """Legal Python; `name` renames symbols."""
         return print_size(self, a, name or (lambda atom: atom.name))
+
+
+def depth_of(a: Any) -> int:
+    """How deep atoms are nested in a size or float expression."""
+    return getattr(a, "depth", 0)
 
 
 def sym_max(a: Size, b: Size) -> Size:

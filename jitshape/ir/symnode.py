@@ -9,6 +9,7 @@ Invariant: one expression has one SymInt while the trace lasts, kept in `env.wra
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -19,12 +20,14 @@ import torch
 from jitshape.errors import DataDependent
 from jitshape.ir import symfloat
 from jitshape.ir.branches import raising_truth
-from jitshape.ir.conditions import Bool, BoolExpr, all_of, any_of, compare, negate
+from jitshape.ir.conditions import Bool, BoolExpr, all_of, any_of, compare, indicator, negate
+from jitshape.ir.hosted import power_of_two
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.strides import equal_above_one
 from jitshape.ir.symfloat import FloatExpr, Real
 from jitshape.ir.symint import IntExpr, Size, sym_max, sym_min
 
+MIRRORED = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _PYTHON_COMPARE = {name: getattr(operator, name) for name in _COMPARISONS}
 
@@ -107,12 +110,10 @@ def _size_comparison(op: str) -> Callable:
     return method
 
 
-def _specialising(fn: Callable[..., int]) -> Callable:
-    """An operation that sizes have no expression for: done on the values, which become facts."""
-
-    def method(self: SizeNode, *others: SymNode) -> SymNode:
-        values = [self.env.specialize(node.expr) for node in (self, *others)]
-        return SizeNode(self.env, fn(*values))
+def _bits(kind: str) -> Callable:
+    def method(self: SizeNode, other: SymNode) -> SymNode:
+        theirs = other.expr if type(other) is SizeNode else indicator(other.expr)
+        return SizeNode(self.env, self.env.algebra.bits(kind, self.expr, theirs))
 
     return method
 
@@ -136,9 +137,8 @@ class SizeNode(SymNode):
     sym_max = _arithmetic("max", sym_max)
     sym_min = _arithmetic("min", sym_min)
     eq, ne, lt, le, gt, ge = (_size_comparison(op) for op in _COMPARISONS)
-    bitwise_and = and_ = _specialising(operator.and_)
-    bitwise_or = or_ = _specialising(operator.or_)
-    bitwise_xor = _specialising(operator.xor)
+    bitwise_and, bitwise_or, bitwise_xor = (_bits(kind) for kind in ("and", "or", "xor"))
+    and_, or_ = bitwise_and, bitwise_or
 
     def neg(self) -> SymNode:
         return SizeNode(self.env, -self.expr)
@@ -155,10 +155,12 @@ class SizeNode(SymNode):
         return SizeNode(self.env, self.env.algebra.round(self.expr, ndigits or 0))
 
     def pow_by_natural(self, other: SymNode) -> SymNode:
-        result: Size = 1
-        for _ in range(self.env.specialize(other.expr)):
-            result = result * self.expr
-        return SizeNode(self.env, result)
+        if type(self.expr) is int and power_of_two(self.expr):  # (2**k) ** n  -->  1 << k*n
+            bits = other.expr * (self.expr.bit_length() - 1)
+            return SizeNode(self.env, self.env.algebra.shift(bits))
+        power = self.env.specialize(other.expr, "a power")
+        base = self.expr
+        return SizeNode(self.env, base**power)
 
     def pow(self, other: SymNode) -> SymNode:
         if type(other) is SizeNode and self.env.evaluate(compare("ge", other.expr, 0)):
@@ -169,10 +171,15 @@ class SizeNode(SymNode):
         return FloatNode(self.env, symfloat.apply("pow", self.expr, other.expr))
 
     def lshift(self, other: SymNode) -> SymNode:
-        return SizeNode(self.env, self.expr * (1 << self.env.specialize(other.expr)))
+        return SizeNode(self.env, self.expr * self._shift(other.expr))
 
     def rshift(self, other: SymNode) -> SymNode:
-        return SizeNode(self.env, self.expr // (1 << self.env.specialize(other.expr)))
+        return SizeNode(self.env, self.expr // self._shift(other.expr))
+
+    def _shift(self, count: Size) -> Size:
+        if not self.env.assume(compare("ge", count, 0), "a count of bits"):
+            raise ValueError("negative shift count")
+        return self.env.algebra.shift(count)
 
     def truediv(self, other: SymNode) -> SymNode:
         return FloatNode(self.env, symfloat.apply("div", self.expr, other.expr))
@@ -367,7 +374,7 @@ class FloatNode(SymNode):
     def round(self, ndigits: int | None = None) -> SymNode:
         if ndigits is None:
             return SizeNode(self.env, self.env.round_float("round", self.expr))
-        return FloatNode(self.env, round(self.env.specialize_float(self.expr), ndigits))
+        return FloatNode(self.env, symfloat.apply("round_to", self.expr, ndigits))
 
     def pos(self) -> SymNode:
         return self
@@ -375,13 +382,19 @@ class FloatNode(SymNode):
     sym_float = pos
 
     def is_integer(self) -> SymNode:
-        return BoolNode(self.env, self.guard_float("", 0).is_integer())
+        if not math.isfinite(self.env.actual(self.expr) or 0.0):
+            return BoolNode(self.env, self.guard_float("", 0).is_integer())
+        floor = self.env.round_float("floor", self.expr)
+        return BoolNode(self.env, _compare_reals("eq", floor, self.expr))
 
     def guard_float(self, file: str, line: int) -> float:
         return self.env.specialize_float(self.expr)
 
     def int_(self) -> int:
         return int(self.guard_float("", 0))
+
+    def sym_int(self) -> SymNode:
+        return SizeNode(self.env, self.env.round_float("trunc", self.expr))
 
     def bool_(self) -> bool:
         return self.env.evaluate(_compare_reals("ne", self.expr, 0.0))
@@ -391,8 +404,21 @@ def _compare_reals(op: str, a: Size | Real, b: Size | Real) -> Bool:
     a, b = _as_size(a), _as_size(b)
     if type(a) in (int, IntExpr) and type(b) in (int, IntExpr):
         return compare(op, a, b)  # type: ignore[arg-type]
+    if type(a) is IntExpr and type(b) is float:
+        return _compare_to_fraction(op, a, b)
+    if type(b) is IntExpr and type(a) is float:
+        return _compare_to_fraction(MIRRORED[op], b, a)
     symbolic = type(a) in (IntExpr, FloatExpr) or type(b) in (IntExpr, FloatExpr)
     return BoolExpr(op, (a, b)) if symbolic else _PYTHON_COMPARE[op](a, b)
+
+
+def _compare_to_fraction(op: str, a: IntExpr, b: float) -> Bool:
+    """With a float that is no integer: n > 2.5 is n > 2."""
+    if not math.isfinite(b):
+        return _PYTHON_COMPARE[op](0, b)
+    if op in ("eq", "ne"):
+        return op == "ne"
+    return compare(op, a, math.floor(b) if op in ("gt", "le") else math.ceil(b))
 
 
 def _as_size(a: Size | Real) -> Size | Real:
@@ -484,6 +510,9 @@ class TracedInt(torch.SymInt):
     def __rdivmod__(self, other: Any) -> tuple:
         return other // self, other % self
 
+    def __invert__(self) -> Any:
+        return -self - 1
+
 
 class TracedFloat(torch.SymFloat):
     """A SymFloat with direct operators."""
@@ -571,6 +600,9 @@ def to_torch(size: Size, env: ShapeEnv) -> int | torch.SymInt:
         return size  # type: ignore[return-value]
     wrapped = env.wrapped.get(size)
     if wrapped is None:
+        size = env.shallow(size)
+        if type(size) is not IntExpr:
+            return size  # type: ignore[return-value]
         wrapped = env.wrapped[size] = TracedInt(SizeNode(env, size))
     return wrapped
 

@@ -142,6 +142,9 @@ class Trace(TorchDispatchMode):
         kind = type(x)
         if kind is SymbolicTensor:
             return x.value
+        if kind is float and x in self.env.lent:
+            self.env.returned.add(x)
+            return self.env.lent[x]
         if kind in _PLAIN or kind is torch.memory_format:
             return x
         if kind is list or kind is tuple:

@@ -18,6 +18,13 @@ SYMBOLIC = {
     "%": operator.mod,
     "max": sym_max,
     "min": sym_min,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": lambda a, b: a << (b % 4),
+    ">>": lambda a, b: a >> (b % 4),
+    "apart": lambda a, b: abs(a - b),
+    "~": lambda a, b: ~a + b,
 }
 CONCRETE = {**SYMBOLIC, "max": max, "min": min}
 affine = st.tuples(

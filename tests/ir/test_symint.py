@@ -38,6 +38,46 @@ def test_round_to_powers_of_ten(n, digits):
     assert value_of(rounded, {"n": n}) == round(n, digits)
 
 
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda a, b: a & 7, "s0 % 8"),
+        (lambda a, b: (a + 7) & ~7, "s0 - ((s0 + 7) % 8) + 7"),
+        (lambda a, b: (8 * a) & ~7, "8*s0"),
+        (lambda a, b: a & a | 0, "s0"),
+        (lambda a, b: a ^ -1, "-s0 - 1"),
+        (lambda a, b: b & a, "s0 & s1"),
+        (lambda a, b: 3 << a, "3*(1 << s0)"),
+        (lambda a, b: a << 3, "8*s0"),
+        (lambda a, b: (a * 4) >> 2, "s0"),
+        (lambda a, b: (b << a) >> a, "s1"),
+        (lambda a, b: divmod(7 * a, 7), "(s0, 0)"),
+        (lambda a, b: (+a) ** 3 // (a * a), "s0"),
+    ],
+)
+def test_simplified_bits(make, text):
+    assert str(make(*sizes(2))) == text
+
+
+def test_ranges_of_bits():
+    algebra = Algebra()
+    a, b = algebra.symbol("a", 0, 5), algebra.symbol("b", 2, 9)
+    assert isinstance(a, IntExpr) and isinstance(b, IntExpr)
+    assert algebra.bounds(a & b) == (0, 5)
+    assert algebra.bounds(a | b) == (2, 15)
+    assert algebra.bounds(a ^ b) == (0, 15)
+    assert algebra.bounds(1 << a) == (1, 32)
+    assert algebra.static("gt", 1 << b, 3) is True
+
+
+def test_what_64_bits_cannot_hold_is_not_plain():
+    algebra = Algebra()
+    a, b = algebra.symbol("a", hint=2**40), algebra.symbol("b", hint=3)
+    assert (a * b).is_plain and not (a * a).is_plain  # type: ignore[union-attr]
+    assert not (a & b).is_plain and not (a * 2**30).is_plain  # type: ignore[union-attr]
+    assert not (a * a // b).is_plain  # type: ignore[union-attr]
+
+
 def test_equal_expressions_are_one_object():
     a, b = sizes(2)
     assert (a + b) * (a - b) is a * a - b * b

@@ -78,11 +78,25 @@ def test_float_operators(make, name):
     assert env.facts == []
 
 
-def test_a_shift_or_power_by_a_symbol_specialises_only_that():
+def test_shifts_and_powers_of_two_by_a_symbol_are_exact_and_other_powers_specialise_it():
     env = ShapeEnv()
     x = direct(2, env)
-    assert 1 << x == 4 and 32 >> x == 8
+    assert [str(from_torch(n)) for n in (1 << x, 32 >> x, 2**x)] == [
+        "1 << s0",
+        "32 // (1 << s0)",
+        "1 << s0",
+    ]
+    assert env.facts == []
+    assert 3**x == 9
     assert [str(fact) for fact in env.facts] == ["s0 == 2"]
+
+
+def test_a_negative_count_of_bits_is_an_error_and_a_fact():
+    env = ShapeEnv()
+    x = to_torch(env.int_symbol(-2), env)
+    with pytest.raises(ValueError, match="negative shift count"):
+        1 << x
+    assert [str(fact) for fact in env.facts] == ["s0 < 0"]
 
 
 @pytest.mark.parametrize("make", [plain, direct])
@@ -105,15 +119,52 @@ def test_truth_is_a_fact_and_known_truth_is_a_bool():
     assert [str(fact) for fact in env.facts] == ["s0 < s1", "s1 == 32"]
 
 
-def test_float_arguments_stay_symbolic_until_a_decision():
+def test_a_decision_on_floats_is_a_fact_and_equality_leaves_one_value():
     env = ShapeEnv()
     s = to_torch_float(env.float_symbol(0.5), env)
     scaled = from_torch(s * 2.0 + 1.0)
     assert str(scaled) == "(f0 * 2.0) + 1.0" and env.facts == []
     assert env.actual(scaled) == 2.0
-    assert bool(s > 0.1)
-    assert [(str(fact), fact.specialised) for fact in env.facts] == [("f0 == 0.5", True)]
+    assert bool(s > 0.1) and not bool(s * 2.0 > 3) and bool(s != 0.1)
+    facts = ["f0 > 0.1", "f0 * 2.0 <= 3", "f0 != 0.1"]
+    assert [str(fact) for fact in env.facts] == facts
+    assert isinstance(env.simplify_float(scaled), FloatExpr)
+    assert bool(s == 0.5)
+    assert [(str(fact), fact.specialised) for fact in env.facts][3:] == [("f0 == 0.5", True)]
     assert env.simplify_float(scaled) == 2.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_no_integer_is_near_to_specialises_and_raises(value):
+    env = ShapeEnv()
+    s = to_torch_float(env.float_symbol(value), env)
+    with pytest.raises((ValueError, OverflowError)):
+        math.floor(s)
+    assert [fact.specialised for fact in env.facts] == [True]
+
+
+def test_roundings_of_floats_are_sizes():
+    env = ShapeEnv()
+    n, s = direct(7, env), to_torch_float(env.float_symbol(1.5), env)
+    roundings = [math.floor(n * s), math.ceil(s), math.floor(n * 0.75), math.floor(n / 3)]
+    texts = ["math.floor(s0 * f0)", "math.ceil(f0)", "(3*s0) // 4", "s0 // 3"]
+    assert [str(from_torch(r)) for r in roundings] == texts
+    assert [env.actual(from_torch(r)) for r in roundings] == [10, 2, 5, 2]
+    assert env.facts == []
+
+
+def test_integers_are_compared_with_fractions_as_integers():
+    env = ShapeEnv()
+    n = direct(7, env)
+    asked = (n > 2.5, n >= 2.5, n < 9.5, n <= 8.5, n > 4.0)
+    assert [str(from_torch(c)) for c in asked] == [
+        "s0 > 2",
+        "s0 >= 3",
+        "s0 < 10",
+        "s0 <= 8",
+        "s0 > 4",
+    ]
+    assert (n == 2.5) is False and (n < math.inf) is True
 
 
 def test_layout_questions_of_a_wrapper_tensor_make_no_facts():

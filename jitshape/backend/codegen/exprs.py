@@ -69,7 +69,7 @@ def symbol_ids(expr: Size) -> frozenset[int]:
     """The ids of all symbols in `expr`, those inside FloorDiv, Mod, Max and Min included."""
     if not isinstance(expr, IntExpr):
         return frozenset()
-    return frozenset(atom.id for atom in expr.algebra.symbols(expr))
+    return frozenset(atom.id for atom in expr.algebra.leaves(expr))
 
 
 def linear_in(expr: Size, axis: int) -> tuple[Size, Size] | None:

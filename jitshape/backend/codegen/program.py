@@ -152,17 +152,25 @@ class ProgramWriter:
         return "".join(parts)
 
     def _atom(self, atom: Atom) -> str:
-        if atom.args is None:
+        if atom.args is None and atom.host is None:
             self._symbols.add(atom)
             return self.name(atom)
         if atom.id not in self._hoisted:
-            a, b = (self.size(arg) for arg in atom.args)
-            sign = {"floordiv": "//", "mod": "%"}.get(atom.kind)
-            text = f"({a}) {sign} ({b})" if sign else f"{atom.kind}({a}, {b})"
+            text = self._atom_text(atom)
             name = self._fresh(f"z{len(self._hoisted)}")
             self.lines.append(f"{name} = {text}")
             self._hoisted[atom.id] = name
         return self._hoisted[atom.id]
+
+    def _atom_text(self, atom: Atom) -> str:
+        if atom.args is None:
+            expr = self.algebra.atom_expr(atom.id)
+            self._symbols.update(expr.symbols())
+            self.globals["math"] = math
+            return expr.print(self.name)
+        a, b = (self.size(arg) for arg in atom.args)
+        sign = {"floordiv": "//", "mod": "%"}.get(atom.kind)
+        return f"({a}) {sign} ({b})" if sign else f"{atom.kind}({a}, {b})"
 
     def real(self, real: FloatExpr) -> str:
         """Text of a float computed from sizes and float arguments."""
@@ -214,8 +222,7 @@ class ProgramWriter:
         self.globals[name] = launcher
         args = [self.name(value) for value in call.buffers]
         for atom in call.kernel.sizes:
-            self._symbols.add(atom)
-            args.append(self.name(atom))
+            args.append(self._atom(atom))
         args += [self.argument(value) for value in call.scalars]
         self.lines.append(f"{name}({', '.join(args)})")
 

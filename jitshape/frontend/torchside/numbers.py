@@ -16,8 +16,17 @@ from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.values.base import Value, data_dependent
 from jitshape.ir import symfloat, symnode
 from jitshape.ir.branches import raising_truth
-from jitshape.ir.conditions import Bool, BoolExpr, compare, indicator, negate
-from jitshape.ir.shape_env import ShapeEnv, compares_floats
+from jitshape.ir.conditions import (
+    Bool,
+    BoolExpr,
+    all_of,
+    any_of,
+    compare,
+    compares_floats,
+    indicator,
+    negate,
+)
+from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 
@@ -101,6 +110,8 @@ class SymbolicNumber(Value):
             return self
         if op == "-":
             return number_value(m, self.env, -self.to_torch())
+        if op == "~" and self.python_type() is int:
+            return number_value(m, self.env, -self.to_torch() - 1)
         return self.specialize(m).unary(m, op)
 
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
@@ -116,13 +127,14 @@ class SymbolicNumber(Value):
             return NotImplemented
         if op in ("/", "//", "%") and not _holds(m, _nonzero(m, self, other, reflected)):
             return self.specialize(m).binary(m, op, other, reflected)
-        if op in ("<<", ">>", "&", "|", "^") or (op == "**" and self._power_is_static(other)):
-            return m.binary(op, *_sides(self.specialize(m), _literal(m, other), reflected))
         left, right = (number, self.to_torch()) if reflected else (self.to_torch(), number)
-        return number_value(m, self.env, ARITHMETIC[op](left, right))
-
-    def _power_is_static(self, other: Value) -> bool:
-        return not other.is_constant()
+        if op in ("<<", ">>", "&", "|", "^"):
+            shift = op in ("<<", ">>")
+            if float in (self.python_type(), other.python_type()):
+                return NotImplemented
+            if shift and not _holds(m, number_value(m, self.env, right >= 0)):
+                return m.throw(ValueError, "negative shift count")
+        return number_value(m, self.env, answer(lambda: ARITHMETIC[op](left, right)))
 
     def compare(self, m: Machine, op: str, other: Value) -> Any:
         number = self.operand(m, other)
@@ -143,10 +155,6 @@ class SymbolicNumber(Value):
 
 def _sides(a: Value, b: Value, reflected: bool) -> tuple[Value, Value]:
     return (b, a) if reflected else (a, b)
-
-
-def _literal(m: Machine, value: Value) -> Value:
-    return value.specialize(m) if isinstance(value, SymbolicNumber) else value
 
 
 def _nonzero(m: Machine, mine: Value, other: Value, reflected: bool) -> Value:
@@ -187,7 +195,7 @@ class SymbolicInt(SymbolicNumber):
         size = self._size_of(other)
         if size is not None and plain in ("+", "-", "*"):
             left, right = (size, self.expr) if reflected else (self.expr, size)
-            result: Size = ARITHMETIC[plain](left, right)
+            result: Size = self.env.shallow(ARITHMETIC[plain](left, right))
             return m.const(result) if type(result) is int else SymbolicInt(self.env, result)
         return super().binary(m, op, other, reflected)
 
@@ -241,6 +249,9 @@ def _rounded(op: str) -> Callable[[Machine, list[Value]], Value | None]:
     """The rule of a function that gives the int near a number."""
 
     def rule(m: Machine, args: list[Value]) -> Value | None:
+        digits = args[1] if op == "round" and len(args) == 2 else None
+        if digits is not None:
+            return _rounded_to(m, args[0], digits)
         (number,) = args if len(args) == 1 else (None,)
         if isinstance(number, SymbolicBool):
             number = number.as_int(m)
@@ -248,22 +259,43 @@ def _rounded(op: str) -> Callable[[Machine, list[Value]], Value | None]:
             return number
         if not isinstance(number, SymbolicFloat):
             return None
-        return number_value(m, number.env, number.env.round_float(op, number.number.node.expr))
+        expr = number.number.node.expr
+        return number_value(m, number.env, answer(lambda: number.env.round_float(op, expr)))
 
     return rule
 
 
-def _real(op: str) -> Callable[[Machine, list[Value]], Value | None]:
+def _rounded_to(m: Machine, number: Value, digits: Value) -> Value | None:
+    """`round(number, digits)`"""
+    if not digits.is_constant() or not isinstance(number, SymbolicNumber):
+        return None
+    count = digits.constant()
+    if count is not None and type(count) is not int:
+        return None
+    return number_value(m, number.env, round(number.to_torch(), count))
+
+
+def _real(op: str, arity: int = 1) -> Callable[[Machine, list[Value]], Value | None]:
     """The rule of a function that gives a float."""
 
     def rule(m: Machine, args: list[Value]) -> Value | None:
-        (number,) = args if len(args) == 1 else (None,)
-        if not isinstance(number, SymbolicNumber):
+        symbolic = [arg for arg in args if isinstance(arg, SymbolicNumber)]
+        if len(args) != arity or not symbolic:
             return None
-        real = symfloat.apply(op, symnode.from_torch(number.to_torch()))
-        return number_value(m, number.env, symnode.to_torch_float(real, number.env))
+        numbers = [symbolic[0].operand(m, arg) for arg in args]
+        if None in numbers:
+            return None
+        env = symbolic[0].env
+        real = symfloat.apply(op, *map(symnode.from_torch, numbers))
+        if isinstance(real, FloatExpr) and env.actual(real) is None and _is_backed(env, real):
+            return None  # Python raises, or gives no float: on the numbers themselves
+        return number_value(m, env, symnode.to_torch_float(real, env))
 
     return rule
+
+
+def _is_backed(env: ShapeEnv, real: FloatExpr) -> bool:
+    return all(env.actual(symfloat.symbol_of(env.algebra, a)) is not None for a in real.symbols())
 
 
 SYMBOLIC.update(
@@ -274,10 +306,40 @@ SYMBOLIC.update(
         math.ceil: _rounded("ceil"),
         round: _rounded("round"),
         float: _real("float"),
-        math.sqrt: _real("sqrt"),
-        math.exp: _real("exp"),
     }
 )
+
+
+def _absolute(m: Machine, args: list[Value]) -> Value | None:
+    (number,) = args if len(args) == 1 else (None,)
+    if isinstance(number, SymbolicInt):
+        return number_value(m, number.env, abs(number.expr))
+    return _real("abs")(m, args) if isinstance(number, SymbolicFloat) else None
+
+
+def _float_test(op: str, against: Callable[[Any], tuple[Any, Any]]) -> Any:
+    """The rule of a predicate on floats that is a comparison."""
+
+    def rule(m: Machine, args: list[Value]) -> Value | None:
+        (number,) = args if len(args) == 1 else (None,)
+        if not isinstance(number, SymbolicFloat):
+            return None
+        return SymbolicBool(number.env, BoolExpr(op, against(number.number.node.expr)))
+
+    return rule
+
+
+def _size_and_infinity(expr: Any) -> tuple[Any, Any]:
+    return symfloat.apply("abs", expr), math.inf
+
+
+SYMBOLIC[abs] = _absolute
+SYMBOLIC[math.isnan] = _float_test("ne", lambda expr: (expr, expr))
+SYMBOLIC[math.isinf] = _float_test("eq", _size_and_infinity)
+SYMBOLIC[math.isfinite] = _float_test("lt", _size_and_infinity)
+for _name, _function in symfloat.MATH.items():
+    _two = _name in symfloat.BINARY_MATH
+    SYMBOLIC[_function] = _real("math_pow" if _name == "pow" else _name, 1 + _two)
 
 
 class SymbolicBool(Value):
@@ -323,7 +385,20 @@ class SymbolicBool(Value):
         return self.decided(m).unary(m, op)
 
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
-        return m.binary(op, *_sides(self.as_int(m), other, reflected))
+        truth = self._both(m, op.removesuffix("="), other)
+        if truth is not None:
+            return truth
+        truths = op in ("^", "^=") and other.python_type() is bool
+        mine = self.decided(m) if truths else self.as_int(m)
+        return m.binary(op, *_sides(mine, other, reflected))
+
+    def _both(self, m: Machine, op: str, other: Value) -> Value | None:
+        """`&` and `|` of two truths give one."""
+        if other.python_type() is not bool or op not in ("&", "|"):
+            return None
+        theirs = other.condition if isinstance(other, SymbolicBool) else other.constant()
+        combine = all_of if op == "&" else any_of
+        return truth_value(m, self.env, combine((self.condition, theirs)))
 
     def compare(self, m: Machine, op: str, other: Value) -> Any:
         return m.compare(op, self.as_int(m), other)

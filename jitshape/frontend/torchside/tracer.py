@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import jitshape.ir.foreach
+import jitshape.ir.lending
+import jitshape.ir.literals
 import jitshape.ir.readings
 import jitshape.ir.symbolic_index  # noqa: F401  registers indexing
 from jitshape.dims import Relation
@@ -281,6 +283,8 @@ class Tracer:
         if source is None or not -WORD <= value < WORD:
             return None
         if not self.policy.number(source, value).dynamic:
+            return None
+        if not -(2**63) <= value < 2**63:  # C reads 64 bits
             return None
         m.guard(source, TypeIs(int))
         number = SymbolicInt(self.env, self.symbol(Number(source, "int"), value))

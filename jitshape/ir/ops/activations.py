@@ -114,7 +114,7 @@ class LeakyReluBackward:
 @pointwise("aten.elu.default")
 class Elu:
     def lower(b, x, alpha=1, scale=1, input_scale=1):
-        curve = b.mul(b.expm1(b.mul(x, input_scale)), alpha * scale)
+        curve = b.mul(b.expm1(b.mul(x, input_scale)), b.mul(alpha, scale))
         return b.where(b.le(x, 0), curve, b.mul(x, scale))
 
 
@@ -133,9 +133,9 @@ class EluBackward:
     def lower(b, g, alpha, scale, input_scale, is_result, x):
         x = b.cast(x, g.dtype)
         if is_result:
-            curve = b.mul(b.mul(g, input_scale), b.add(x, alpha * scale))
+            curve = b.mul(b.mul(g, input_scale), b.add(x, b.mul(alpha, scale)))
         else:
-            rate = input_scale * alpha * scale
+            rate = b.mul(b.mul(input_scale, alpha), scale)
             curve = b.mul(b.mul(g, rate), b.exp(b.mul(x, input_scale)))
         return b.where(b.le(x, 0), curve, b.mul(g, scale))
 

@@ -6,7 +6,6 @@ Size; empty tensors have none (`uninitialised`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from jitshape.ir.graph import Value
 from jitshape.ir.ops.families import fresh, number_dtype
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import CHANNELS_LAST_ORDER, dense, format_strides
+from jitshape.ir.symfloat import apply
 from jitshape.ir.symint import IntExpr, Size, sym_max
 from jitshape.ir.types import TensorType
 
@@ -247,7 +247,7 @@ def arange_length(env: Any, start: Any, end: Any, step: Any) -> Size:
         count = distance if step == 1 else -((-distance) // step)
         wrong = env.static(compare("ge", count, 0)) is not True
         return sym_max(count, 0) if wrong else count
-    return math.ceil((end - start) / step)
+    return env.round_float("ceil", apply("div", apply("sub", end, start), step))
 
 
 class _Arange:
