@@ -33,7 +33,7 @@ from torch import nn
 from jitshape import shadow
 from jitshape.assumptions import Assumptions
 from jitshape.backend.anomaly import check_gradients
-from jitshape.backend.autograd import contract_of, make_autograd_callable
+from jitshape.backend.autograd import contract_of, make_autograd_callable, with_consumed
 from jitshape.backend.compile import Program, compile_graph
 from jitshape.cache import CompiledGraph, GraphCache, graph_key
 from jitshape.entries import LIMITS_KEPT, Entries
@@ -323,8 +323,9 @@ def compile_call(
                 logs.log("graph", text)
             tensors = captured.tracer.graph_inputs()
             inputs = (*(i.source for i in tensors), *symbol_sources(captured, graph))
+            consumed = consumed_places(captured, exit_.keys, graph)
             made, shares = shared_graph(graph, options, function.__qualname__)
-            run, compiled = unseen(made.run), made.program
+            run, compiled = with_consumed(unseen(made.run), consumed), made.program
             shared = tuple(memory_guards(tensors, made.mutations, made.aliases))
     finally:
         captured.tracer.close()
@@ -447,6 +448,18 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     return graph
 
 
+def consumed_places(captured: Capture, keys: Sequence[Any], graph: Graph) -> tuple[int, ...]:
+    """Places of results that require grad, though a backward in the program freed their graph."""
+    trace = captured.tracer.trace
+    tracked = {value.storage for value in (*graph.differentiated, *graph.inputs)}
+    return tuple(
+        place
+        for place, key in enumerate(keys)
+        if trace.consumes and isinstance(key, TensorValue)
+        if key.tensor.requires_grad and key.tensor.value.storage not in tracked
+    )
+
+
 def output_of(trace: Trace, differentiated: Sequence[Any]) -> Callable[[Any], Any]:
     """Gives the graph output of a key.  A detached tensor whose memory is also that of a result
     or an input that requires grad is a view of it, which does not."""
@@ -478,7 +491,8 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
             known = owner.dtype == result.dtype or owner.is_complex()  # a view autograd can make
             if not known or not owner.requires_grad:
                 owner = result
-            fresh[id(owner)] = owner
+            if not captured.tracer.trace.is_consumed(owner):
+                fresh[id(owner)] = owner
     inputs = [i.tensor for i in captured.tracer.inputs]
     written = [t for t in inputs if t.requires_grad and not t.is_leaf and written_with_autograd(t)]
     return [*fresh.values(), *written]

@@ -304,5 +304,36 @@ def _grad_mode(tracked: bool) -> AbstractContextManager[Any]:
     return torch.enable_grad() if tracked and not torch.is_grad_enabled() else nullcontext()
 
 
+class Consumed(torch.autograd.Function):
+    """A result whose graph a backward inside of the compiled function has freed."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+        return result.data  # no view of it: it may be written in place
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(
+            "backward a second time: the compiled function ran it before, without "
+            "retain_graph=True, and so freed what it needs"
+        )
+
+
+def with_consumed(run: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
+    """`run` with the results at `places` as autograd leaves them after a backward."""
+    if not places:
+        return run
+    anchor = torch.empty(0, requires_grad=True)
+
+    def marked(*inputs: Any) -> list[Any]:
+        results = list(run(*inputs))
+        with torch.enable_grad():
+            for place in places:
+                results[place] = Consumed.apply(anchor, results[place])
+        return results
+
+    return marked
+
+
 def _looks_for_nan() -> bool:
     return torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()

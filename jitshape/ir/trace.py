@@ -55,6 +55,7 @@ class Trace(TorchDispatchMode):
         self.leaves: list[SymbolicTensor] = []  # one for each input, in their order
         self._lifted: dict[int, SymbolicTensor] = {}
         self._memories: dict[int, Storage | None] = {}
+        self.consumes = False  # a backward recorded here has freed what its graph had saved
         self._in_backward = False
         self._lines: dict[int, Location | None] = {}  # by the number of the autograd node
         self._tokens = 0
@@ -177,7 +178,10 @@ class Trace(TorchDispatchMode):
         """The user's line; in backward that of the forward op."""
         if self._in_backward:
             current = torch._C._current_autograd_node()
-            return None if current is None else self._lines.get(current._sequence_nr())
+            place = None if current is None else self._lines.get(current._sequence_nr())
+            if torch.is_grad_enabled():  # create_graph: there will be a backward of this one
+                self._lines[torch.autograd._get_sequence_nr() - 1] = place
+            return place
         location = self.location()
         if torch.is_grad_enabled():
             self._lines[torch.autograd._get_sequence_nr() - 1] = location
@@ -231,32 +235,29 @@ class Trace(TorchDispatchMode):
             self.wrap(self.graph.add_input(type_ or self.tangent_type(out), f"tangent{place}"))
             for place, (out, type_) in enumerate(zip(outputs, types))
         )
-        if not leaves:
-            return []
+        return self.gradients(outputs, grads, leaves) if leaves else []
+
+    def gradients(
+        self,
+        outputs: Sequence[SymbolicTensor],
+        tangents: Sequence[SymbolicTensor],
+        inputs: Sequence[SymbolicTensor],
+        retain_graph: bool = False,
+        create_graph: bool = False,
+    ) -> list[SymbolicTensor | None]:
+        """The gradients of `inputs`, leaves or not, from `tangents` of the outputs."""
         # In backward C++ asks for sizes of 0 and 1 to choose between copies and views of gradients,
         # which nobody can observe, and for what was broadcast, where forward took none for 1.
-        # Where a formula itself turns on such a size, this call's decides.
-        recorded = len(self.graph.nodes)
-        try:
-            return self._run_backward(outputs, grads, leaves, general=True)
-        except (RuntimeError, IndexError, ValueError) as error:
-            if isinstance(error, DataDependent) or not self._has_tiny_sizes():
-                raise
-            del self.graph.nodes[recorded:]
-            return self._run_backward(outputs, grads, leaves, general=False)
-
-    def _run_backward(
-        self, outputs: Sequence[Any], grads: tuple, leaves: Sequence[Any], general: bool
-    ) -> list[SymbolicTensor | None]:
-        self._in_backward, self.env.general = True, general
+        self.consumes = self.consumes or not retain_graph
+        self._in_backward = self.env.general = True
         try:
             with self, torch.autograd.set_detect_anomaly(False):
                 found: tuple[Any, ...] = Variable._execution_engine.run_backward(
                     tuple(outputs),
-                    grads,
-                    general,  # keeps autograd's graph
-                    False,
-                    tuple(leaves),
+                    tuple(tangents),
+                    retain_graph,
+                    create_graph,
+                    tuple(inputs),
                     allow_unreachable=True,
                     accumulate_grad=False,
                 )
@@ -264,8 +265,22 @@ class Trace(TorchDispatchMode):
         finally:
             self._in_backward = self.env.general = False
 
-    def _has_tiny_sizes(self) -> bool:
-        return any(self.env.actual(s.expr) in (0, 1) for s in self.env.symbols.values())
+    def is_consumed(self, output: SymbolicTensor) -> bool:
+        """Whether a backward recorded here has freed what a backward of `output` needs."""
+        if not self.consumes:
+            return False
+        nodes, inputs = len(self.graph.nodes), len(self.graph.inputs)
+        tangent = self.wrap(self.graph.add_input(self.tangent_type(output), "tangent"))
+        leaves = [t for t in self.leaves if t.requires_grad]
+        try:
+            self.gradients([output], [tangent], leaves, retain_graph=True)
+            return False
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            return True
+        finally:
+            del self.graph.nodes[nodes:], self.graph.inputs[inputs:]
 
     def tangent_type(self, output: SymbolicTensor) -> TensorType:
         """A dense tensor laid out as `output`."""

@@ -18,7 +18,7 @@ import torch
 from jitshape.errors import JitshapeError
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.checks import Is, NullField, TypeIs
-from jitshape.frontend.sources import Field, Getter, Held, InstanceDict, Key, Source
+from jitshape.frontend.sources import Field, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
@@ -33,6 +33,7 @@ from jitshape.ir.symbolic_tensor import SymbolicTensor
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
+    from jitshape.frontend.torchside.gradients import GradientSlot
 
 OPERATORS = {
     "+": "add",
@@ -68,6 +69,10 @@ COMPUTED = {name: operator.attrgetter(name) for name in ("T", "mT", "H", "mH", "
 COMPUTED["data"] = data
 
 
+# What other modules know to do here: by the torch callable, or by what the program does.
+MODELS: dict[Any, Callable[..., Any]] = {}
+
+
 class TensorValue(Value):
     """A tensor of the graph; `cls` is the class that the program sees.  One that exists outside
     (`real`, found at `source`) enters the graph, and is guarded, when it is first needed."""
@@ -81,6 +86,7 @@ class TensorValue(Value):
     ) -> None:
         self._symbolic, self.cls, self.real, self.source = symbolic, cls, real, source
         self.machine: Machine | None = None
+        self.gradient: GradientSlot | None = None
 
     def __repr__(self) -> str:
         return f"TensorValue({self._symbolic!r})"
@@ -118,7 +124,7 @@ class TensorValue(Value):
         if name in BREAK_ATTRIBUTES:
             raise Break("tensor_attribute", f"Tensor.{name}: {BREAK_ATTRIBUTES[name]}")
         if name == "grad" and self.real is not None:
-            return m.wrap(self.real.grad, Getter(self.source, "grad"))
+            return MODELS["read .grad"](m, self)
         if name == "__class__":
             return m.wrap_type(self.cls)
         if name == "_version" and m.tracer.trace.is_input_memory(self.tensor):
@@ -139,6 +145,9 @@ class TensorValue(Value):
         m.throw(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def setattr(self, m: Machine, name: str, value: Value) -> None:
+        if name == "grad":
+            MODELS["write .grad"](m, self, value)
+            return
         raise Break("tensor_attribute", f"assignment to Tensor.{name}", "assign it outside")
 
     def unary(self, m: Machine, op: str) -> Value:
@@ -322,7 +331,10 @@ class SizeMethod(CallableValue):
 def call_torch(
     m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None
 ) -> Value:
-    """Call a torch callable as its policy says."""
+    """Call a torch callable as its model or its policy says."""
+    model = natives.lookup(MODELS, function)
+    if model is not None:
+        return model(m, *args, **(kwargs or {}))
     kind = natives.policy(function)
     if kind == "break":
         name = getattr(function, "__name__", str(function))

@@ -70,6 +70,7 @@ class Tracer:
         self.inputs: list[GraphInput] = []
         self.symbols: dict[str, Source] = {}
         self.read_at: dict[str, Any] = {}  # by symbol: the line that read it first
+        self.with_gradients: list[TensorValue] = []  # whose `.grad` the program reads or writes
         self.floats: dict[str, FloatExpr] = {}  # the symbols among them that are floats
         self._symbol_at: dict[Source, str] = {}
         self._dims: dict[str, tuple[Relation, IntExpr]] = {}  # by name: where it was met first
