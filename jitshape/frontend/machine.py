@@ -337,11 +337,12 @@ class Machine(Protocols):
         handled: Any = self.handling.current()
         if handled is None or handled is exception:
             return
-        link = handled
-        while link.context is not None:
+        link, seen = handled, set()
+        while link.context is not None and id(link) not in seen:
             if link.context is exception:
                 link.assign(self, "context", None)
                 break
+            seen.add(id(link))
             link = link.context
         exception.assign(self, "context", handled)
 
@@ -477,8 +478,13 @@ class Machine(Protocols):
         """A global read for the first time: the globals, then the builtins."""
         value = self.find_global(scope, name)
         if value is None:
-            self.throw(NameError, f"name '{name}' is not defined")
+            self.unknown_name(name)
         return value
+
+    def unknown_name(self, name: str) -> NoReturn:
+        cls = self.wrap_type(NameError)
+        text = self.const(f"name '{name}' is not defined")
+        self.raise_value(self.call(cls, [text], {"name": self.const(name)}))
 
     def find_global(self, scope: Scope, name: str) -> Value | None:
         value = scope.values.get(name)
@@ -510,7 +516,7 @@ class Machine(Protocols):
     def delete_global(self, scope: Scope, name: str) -> None:
         self.mutated()
         if not self.namespace(scope).delete_named(self, name):
-            self.throw(NameError, f"name '{name}' is not defined")
+            self.unknown_name(name)
 
     # ---- cells
 

@@ -456,6 +456,15 @@ class Protocols:
 
     # ---- attributes
 
+    def attribute(self, value: Value, name: str) -> Value:
+        """`value.name` as the program writes it: an AttributeError learns what was asked."""
+        try:
+            return value.getattr(self, name)
+        except Raised as raised:
+            if self.is_exception(raised, AttributeError):
+                raised.value.asked(self, value, name)
+            raise
+
     def default_getattr(self, value: Value, name: str) -> Value:
         cls = value.python_type()
         if self._is_generic(cls, "__getattribute__"):

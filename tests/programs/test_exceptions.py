@@ -162,3 +162,63 @@ def test_a_call_that_raises_is_traced_once():
     frames = jitshape.stats()["frames"]
     assert frames["native"] == {"raises": 1}
     torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 2.0))
+
+
+class Hidden:
+    def __init__(self):
+        self.visible = 1
+
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+
+def asked(x):
+    found = []
+    for owner in (Hidden(), x, asked):
+        try:
+            owner.nothing
+        except AttributeError as error:
+            found.append((error, error.name, type(error.obj)))
+    try:
+        no_such_name  # noqa: B018, F821
+    except NameError as error:
+        found.append((error, error.name))
+    return found
+
+
+def members(x):
+    made = []
+    for cls, args in ((StopIteration, (3,)), (SystemExit, (1, 2)), (ImportError, ("text",))):
+        try:
+            raise cls(*args)
+        except BaseException as error:
+            made.append(error)
+    return made
+
+
+def test_what_attribute_and_name_errors_tell_leaves_with_them():
+    for function in (asked, jitshape.compile(asked)):
+        found = function(3)
+        shown = [(str(e), e.name, *more) for e, *more in found]
+        assert [row[1] for row in shown] == ["nothing"] * 3 + ["no_such_name"]
+        assert [type(e.obj) for e, *_ in found[:3]] == [Hidden, int, type(asked)]
+
+
+def test_members_that_constructors_set_leave_with_the_exception():
+    stop, left, failed = jitshape.compile(members)(1)
+    assert stop.value == 3 and left.code == (1, 2) and failed.msg == "text"
+
+
+def test_a_cycle_of_contexts_ends():
+    def cycle(x):
+        a, b, c = ValueError("a"), ValueError("b"), ValueError("c")
+        a.__context__, b.__context__ = b, a
+        try:
+            raise a
+        except ValueError:
+            try:
+                raise c
+            except ValueError as error:
+                return error, error.__context__ is a, a.__context__ is b, b.__context__ is a
+
+    assert jitshape.compile(cycle)(1)[1:] == cycle(1)[1:]

@@ -16,11 +16,12 @@ from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_n
 from jitshape.frontend.builtins_.sequences import sort
 from jitshape.frontend.instructions import slot_names
 from jitshape.frontend.positions import origin_of
+from jitshape.frontend.protocols import class_attribute, is_generic
 from jitshape.frontend.values.base import Break, Cell, Raised, Value, unpack
 from jitshape.frontend.values.classes import ClassValue, make_super
 from jitshape.frontend.values.dicts import DictValue
 from jitshape.frontend.values.iterators import SentinelIterator
-from jitshape.frontend.values.objects import OpaqueConstant
+from jitshape.frontend.values.objects import ObjectValue, OpaqueConstant
 from jitshape.frontend.values.sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
@@ -58,10 +59,33 @@ def is_instance(m: Machine, value: Value, classes: Value) -> bool:
     if actual is cls:
         return True
     check = type(cls).__instancecheck__
-    if check is type.__instancecheck__ or _pure_abc(cls, check):
+    if check is type.__instancecheck__:
+        return issubclass(actual, cls) or _pretends(m, value, cls)
+    if _pure_abc(cls, check) and _shown_class(m, value) is None:
         return issubclass(actual, cls)
     method = m.type_lookup(type(cls), "__instancecheck__")
     return m.call(method, [classes, value], {}).truth(m)
+
+
+def _shown_class(m: Machine, value: Value) -> Value | None:
+    """`value.__class__` where the class defines that itself, or attributes are looked up by code
+    of the user's."""
+    actual = value.python_type()
+    own = class_attribute(actual, "__class__") is not object.__dict__["__class__"]
+    if isinstance(value, ObjectValue) and (own or not is_generic(actual, "__getattribute__")):
+        return value.getattr(m, "__class__")
+    return None
+
+
+def _pretends(m: Machine, value: Value, cls: type) -> bool:
+    """Whether a proxy shows the class, or one derived from it, as its own."""
+    try:
+        shown = _shown_class(m, value)
+    except Raised as raised:
+        if not m.is_exception(raised, AttributeError):
+            raise
+        return False
+    return isinstance(shown, ClassValue) and issubclass(shown.object, cls)
 
 
 def _pure_abc(cls: type, check: Any) -> bool:
@@ -86,7 +110,8 @@ def _other_check(m: Machine, value: Value, classes: Value, name: str, function: 
 
 @models(type.__instancecheck__)
 def type_instancecheck(m: Machine, cls: Value, value: Value, /) -> Value:
-    return m.const(issubclass(value.python_type(), cls.constant()))
+    real = cls.constant()
+    return m.const(issubclass(value.python_type(), real) or _pretends(m, value, real))
 
 
 @models(issubclass)
@@ -141,7 +166,7 @@ def builtin_getattr(
 ) -> Value:
     attribute = _name(m, name, "getattr")
     try:
-        return value.getattr(m, attribute)
+        return m.attribute(value, attribute)
     except Raised as raised:
         if default is None or not m.is_exception(raised, AttributeError):
             raise

@@ -170,7 +170,11 @@ def type_call(m: Machine, cls: Any, /, *args: Value, **kwargs: Value) -> Value:
 
 @models(type.mro)
 def type_mro(m: Machine, cls: Any, /) -> Value:
-    return m.new_list([m.wrap_type(base) for base in cls.object.mro()])
+    try:
+        order = type.mro(cls.object)
+    except TypeError as error:
+        m.throw(TypeError, *error.args)
+    return m.new_list([m.wrap_type(base) for base in order])
 
 
 # ---- descriptors made or called by the program

@@ -127,23 +127,23 @@ def build_slice(m: Any, arg: int, *parts: Value) -> Value:
 
 @inst("LOAD_ATTR", until=(3, 12), arg=name)
 def load_attr(m: Any, arg: str, owner: Value) -> Value:
-    return owner.getattr(m, arg)
+    return m.attribute(owner, arg)
 
 
 @raw("LOAD_METHOD", until=(3, 12), arg=name)
 def load_method(m: Any, frame: Frame, arg: str) -> None:
-    frame.stack[-1:] = (NULL, frame.stack[-1].getattr(m, arg))
+    frame.stack[-1:] = (NULL, m.attribute(frame.stack[-1], arg))
 
 
 @raw("LOAD_ATTR", since=(3, 12), until=(3, 13), arg=name_and_bit)
 def load_attr_312(m: Any, frame: Frame, arg: tuple[str, bool]) -> None:
-    value = frame.stack[-1].getattr(m, arg[0])
+    value = m.attribute(frame.stack[-1], arg[0])
     frame.stack[-1:] = (NULL, value) if arg[1] else (value,)
 
 
 @raw("LOAD_ATTR", since=(3, 13), arg=name_and_bit)
 def load_attr_313(m: Any, frame: Frame, arg: tuple[str, bool]) -> None:
-    value = frame.stack[-1].getattr(m, arg[0])
+    value = m.attribute(frame.stack[-1], arg[0])
     frame.stack[-1:] = (value, NULL) if arg[1] else (value,)
 
 

@@ -79,6 +79,14 @@ def answer(ask: Callable[[], Any]) -> Any:
         raise data_dependent(error) from error
 
 
+WORD = 1 << 62  # that guards and kernels compute with, less a bit for sums
+
+
+def fits(number: Any) -> bool:
+    """Whether an int, of any size in Python, can be computed with as a machine's word."""
+    return type(number) is not int or -WORD <= number < WORD
+
+
 class SymbolicNumber(Value):
     """Shared by int and float: arithmetic through torch's SymInt/SymFloat operators, which run on
     our nodes, so that both sides of the boundary give the same expressions."""
@@ -102,7 +110,7 @@ class SymbolicNumber(Value):
         if isinstance(other, SymbolicNumber):
             return other.to_torch()
         if other.is_constant() and type(other.constant()) in (int, float, bool):
-            return other.constant()
+            return other.constant() if fits(other.constant()) else None
         return None
 
     def unary(self, m: Machine, op: str) -> Value:
@@ -139,7 +147,8 @@ class SymbolicNumber(Value):
     def compare(self, m: Machine, op: str, other: Value) -> Any:
         number = self.operand(m, other)
         if number is None:
-            return NotImplemented
+            plain = other.is_constant() and type(other.constant()) is int
+            return m.compare(op, self.specialize(m), other) if plain else NotImplemented
         compared = getattr(operator, COMPARISONS[op])(self.to_torch(), number)
         return number_value(m, self.env, compared)
 
@@ -196,6 +205,8 @@ class SymbolicInt(SymbolicNumber):
         if size is not None and plain in ("+", "-", "*"):
             left, right = (size, self.expr) if reflected else (self.expr, size)
             result: Size = self.env.shallow(ARITHMETIC[plain](left, right))
+            if not fits(self.env.actual(result) or 0):
+                return m.binary(plain, *_sides(self.specialize(m), _literal(m, other), reflected))
             return m.const(result) if type(result) is int else SymbolicInt(self.env, result)
         return super().binary(m, op, other, reflected)
 
@@ -209,7 +220,7 @@ class SymbolicInt(SymbolicNumber):
         if type(other) is SymbolicInt:
             return other.expr
         if other.is_constant() and type(other.constant()) in (int, bool):
-            return int(other.constant())
+            return int(other.constant()) if fits(other.constant()) else None
         return None
 
     def truth(self, m: Machine) -> bool:

@@ -26,7 +26,7 @@ from jitshape.errors import InternalError, UnsupportedTensor
 from jitshape.frontend.checks import TensorMatches, TypeIs
 from jitshape.frontend.dynamic import Policy
 from jitshape.frontend.sources import Held, Number, Source
-from jitshape.frontend.torchside.numbers import SymbolicFloat, SymbolicInt
+from jitshape.frontend.torchside.numbers import SymbolicFloat, SymbolicInt, fits
 from jitshape.frontend.torchside.tensors import DEVICES, TensorValue
 from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import Break, Value
@@ -281,7 +281,7 @@ class Tracer:
     def symbolic_int(self, m: Machine, value: int, source: Source | None) -> Value | None:
         """The symbol of a Python int that changed; None: it is a literal, as those are that do
         not fit the machine's word."""
-        if source is None or not -WORD <= value < WORD:
+        if source is None or not fits(value):
             return None
         if not self.policy.number(source, value).dynamic:
             return None
@@ -291,9 +291,6 @@ class Tracer:
         number = SymbolicInt(self.env, self.symbol(Number(source, "int"), value))
         number.source = source
         return number
-
-
-WORD = 1 << 62  # that guards and kernels compute with, less a bit for sums
 
 
 def _check_supported(real: torch.Tensor, source: Source | None) -> None:

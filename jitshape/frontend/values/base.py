@@ -154,7 +154,7 @@ class Value:
 
     def constant(self) -> Any:
         """The real object.  Only where is_constant()."""
-        raise NotImplementedError(f"{self!r} is not constant")
+        raise Break("unknown", f"a {self.python_type().__name__} is known only when the code runs")
 
     def attributes(self, m: Machine) -> Any:
         """The instance `__dict__` as a DictValue (storage only, no user code), or None."""

@@ -138,7 +138,8 @@ class ClassValue(CallableValue):
         self._check_abstract(m)
         if issubclass(self.object, ASKED_NATIVELY):
             m.guard_special_methods(self.object)
-        new = static_function(m.type_lookup(self.object, "__new__"))
+        new = m.type_lookup(self.object, "__new__")
+        new = new.descr_get(m, None, self) if new.has_get() else new
         instance = m.call(new, [self, *args], kwargs)
         if not issubclass(instance.python_type(), self.object):
             return instance
@@ -159,6 +160,8 @@ class ClassValue(CallableValue):
 
 @wraps(type, subclasses=True)
 def wrap_class(m: Machine, real: type, source: Source | None) -> Value:
+    if real.__mro__ is None:
+        raise Break("class_definition", f"{real.__qualname__} is not made yet")
     m.guard_special_methods(type(real))
     return ClassValue(real, guard_identity(m, real, source))
 
@@ -304,7 +307,10 @@ class SlotValue(DescriptorValue):
         if isinstance(instance, HasSlots):
             return instance.get_slot(m, self.object)
         if instance.is_constant() and self.object.__objclass__ in PURE_GETTER_OWNERS:
-            result = self.object.__get__(instance.constant())
+            try:
+                result = self.object.__get__(instance.constant())
+            except AttributeError as error:
+                m.throw(AttributeError, *error.args)
             return from_python(m, result) if is_plain(result) else m.wrap(result, None)
         name = f"{self.object.__objclass__.__name__}.{self.object.__name__}"
         raise Break("attribute", f"{name} cannot be traced")
@@ -313,16 +319,21 @@ class SlotValue(DescriptorValue):
         setter = SETTERS.get(self.object)
         if setter is not None:
             setter(m, instance, value)
-        elif isinstance(instance, HasSlots):
+        elif isinstance(instance, HasSlots) and self.is_member():
             instance.set_slot(m, self.object, value)
         else:
             name = f"{self.object.__objclass__.__name__}.{self.object.__name__}"
             raise Break("attribute", f"{name} is set")
 
+    def is_member(self) -> bool:
+        """Whether it reads and writes a place in the object and nothing else."""
+        return isinstance(self.object, types.MemberDescriptorType)
+
     def descr_delete(self, m: Machine, instance: Value) -> None:
-        if not isinstance(instance, HasSlots):
+        if not isinstance(instance, HasSlots) or not self.is_member():
             raise Break("attribute", f"{self.object.__name__} is deleted")
-        instance.get_slot(m, self.object)
+        if instance.find_slot(m, self.object) is None:
+            m.throw(AttributeError, self.object.__name__)
         instance.set_slot(m, self.object, None)
 
 
@@ -336,10 +347,13 @@ class HasSlots(Value):
 
     slots: dict[Any, Value | None]
 
-    def get_slot(self, m: Machine, member: Any) -> Value:
+    def find_slot(self, m: Machine, member: Any) -> Value | None:
         if member not in self.slots:
             self.slots[member] = self._read_slot(m, member)
-        value = self.slots[member]
+        return self.slots[member]
+
+    def get_slot(self, m: Machine, member: Any) -> Value:
+        value = self.find_slot(m, member)
         if value is None:
             m.throw(AttributeError, slot_message(self, member))
         return value

@@ -26,7 +26,7 @@ from jitshape.frontend.values.sequences import (
     is_plain,
     same_or_equal,
 )
-from jitshape.frontend.values.storage import Storage, guard_type, reaches
+from jitshape.frontend.values.storage import Storage, guard_type, reaches, real_instance_dict
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -407,7 +407,7 @@ class AttributeDict(DictValue):
 
     def reconstruct(self, e: Emitter) -> None:
         e.begin_call()
-        e.const(vars)
+        e.const(real_instance_dict)
         e.value(self.owner)
         e.end_call(1)
 
@@ -425,7 +425,7 @@ def write_attribute(e: Emitter, owner: Value, name: str, value: Value) -> None:
         return
     e.value(value)
     e.begin_call()
-    e.const(vars)
+    e.const(real_instance_dict)
     e.value(owner)
     e.end_call(1)
     e.const(name)

@@ -53,7 +53,8 @@ class ExceptionValue(Storage, HasSlots):
 
     def get_slot(self, m: Machine, member: Any) -> Value:
         """C members are None until set; slots of Python classes are unset."""
-        if member not in self.slots and member.__objclass__ in BUILTIN_EXCEPTIONS:
+        of_c = member.__objclass__ in BUILTIN_EXCEPTIONS and self.source is None
+        if of_c and member not in self.slots:
             self.slots[member] = m.const(None)
         return super().get_slot(m, member)
 
@@ -84,6 +85,14 @@ class ExceptionValue(Storage, HasSlots):
     def passes(self, m: Machine, frame: Frame) -> None:
         """The exception is raised in this frame, or comes through it."""
         self.assign(m, "traceback", TracebackValue(frame, self.traceback))
+
+    def asked(self, m: Machine, owner: Value, name: str) -> None:
+        """An AttributeError comes out of `owner.name`: the first such place is noted."""
+        members = (AttributeError.name, AttributeError.obj)
+        if all(is_none(self.slots.get(member)) for member in members):
+            for member, value in zip(members, (m.const(name), owner)):
+                self.slots[member] = value
+                self.stored_slots.add(member)
 
     def assign(self, m: Machine, field: str, value: Any) -> None:
         """Set one of the fields that the interpreter keeps beside the attributes."""
@@ -150,7 +159,9 @@ def init_exception(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
     instance.assign(m, "args", TupleValue(rest))
     first = FIRST.get(next((b for b in instance.cls.__mro__ if b in FIRST), None))
     if first is not None:
-        instance.slots[first] = rest[0] if rest else m.const(None)
+        whole = first is SystemExit.code and len(rest) > 1
+        value = instance.args if whole else rest[0] if rest else m.const(None)
+        instance.set_slot(m, first, value)
     return m.const(None)
 
 
@@ -159,7 +170,13 @@ KEYWORDS: dict[Any, dict[str, Any]] = {
     NameError: {"name": NameError.name},
     ImportError: {"name": ImportError.name, "path": ImportError.path},
 }
-FIRST: dict[Any, Any] = {StopIteration: StopIteration.value, SystemExit: SystemExit.code}
+# The member that keeps the first argument.
+FIRST: dict[Any, Any] = {
+    StopIteration: StopIteration.value,
+    SystemExit: SystemExit.code,
+    ImportError: ImportError.msg,
+    SyntaxError: SyntaxError.msg,
+}
 
 
 def text_of(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -228,6 +245,10 @@ def _set_traceback(m: Machine, exception: Any, value: Value) -> None:
         m.throw(TypeError, "__traceback__ must be a traceback or None")
     m.mutated()
     exception.assign(m, "traceback", _exception_or_none(value))
+
+
+def is_none(value: Value | None) -> bool:
+    return value is None or value.python_type() is type(None)
 
 
 def _exception_or_none(value: Value) -> Value | None:

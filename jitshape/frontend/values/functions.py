@@ -439,6 +439,8 @@ class BuiltinValue(CallableValue):
         guard_identity(m, self.object, source)
 
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if isinstance(self.object, METHODS_OF_C):
+            check_receiver(m, self.object, args)
         return call_native(m, self.object, args, kwargs)
 
     def getattr(self, m: Machine, name: str) -> Value:
@@ -457,6 +459,26 @@ class BuiltinValue(CallableValue):
 
     def reconstruct(self, e: Emitter) -> None:
         e.const(self.object)
+
+
+METHODS_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+def check_receiver(m: Machine, real: Any, args: list[Value]) -> None:
+    """A method of a class of C is called with an instance of that class."""
+    owner, name = real.__objclass__, real.__name__
+    slot = isinstance(real, types.WrapperDescriptorType)
+    if not args and slot:
+        m.throw(TypeError, f"descriptor '{name}' of '{owner.__name__}' object needs an argument")
+    if not args:
+        m.throw(TypeError, f"unbound method {owner.__name__}.{name}() needs an argument")
+    given = args[0].python_type()
+    if issubclass(given, owner):
+        return
+    shown = f"descriptor '{name}' requires a '{owner.__name__}' object but received a"
+    if not slot:
+        shown = f"descriptor '{name}' for '{owner.__name__}' objects doesn't apply to a"
+    m.throw(TypeError, f"{shown} '{given.__name__}'" + ("" if slot else " object"))
 
 
 def call_native(m: Machine, real: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -23,7 +23,13 @@ from jitshape.frontend.values.constants import (
 )
 from jitshape.frontend.values.dicts import AttributeDict, DictValue
 from jitshape.frontend.values.sequences import fill_attributes
-from jitshape.frontend.values.storage import Storage, guard_identity, guard_type, kept
+from jitshape.frontend.values.storage import (
+    Storage,
+    guard_identity,
+    guard_type,
+    kept,
+    real_instance_dict,
+)
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -203,7 +209,7 @@ class ModuleValue(Value):
 
     def attributes(self, m: Machine) -> DictValue:
         if self.dictionary is None:
-            real = vars(self.object)
+            real = real_instance_dict(self.object)
             known = m.known_value(real)  # the globals of its functions
             if known is None:
                 known = AttributeDict(self, real, InstanceDict(self.source))
@@ -225,8 +231,9 @@ class ModuleValue(Value):
         function = self.attributes(m).get_named(m, "__getattr__")
         if function is not None:
             return m.call(function, [m.const(name)], {})
-        shown = self.object.__name__
-        m.throw(AttributeError, f"module '{shown}' has no attribute '{name}'")
+        shown = real_instance_dict(self.object).get("__name__")
+        module = "module" if shown is None else f"module '{shown}'"
+        m.throw(AttributeError, f"{module} has no attribute '{name}'")
 
     def hash_key(self, m: Machine) -> Any:
         return self.object

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Is, Length, TypeIs
@@ -69,7 +70,7 @@ def real_instance_dict(instance: Any) -> dict:
     """`instance.__dict__` past any attribute of that name that the class defines itself."""
     for base in type(instance).__mro__:
         getter = vars(base).get("__dict__")
-        if type(getter).__name__ == "getset_descriptor":
+        if type(getter) in (GetSetDescriptorType, MemberDescriptorType):
             return getter.__get__(instance)
     return vars(instance)
 
