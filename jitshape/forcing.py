@@ -13,31 +13,32 @@ import functools
 import inspect
 import sys
 import sysconfig
-import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from jitshape.frontend import _evalframe
 from jitshape.frontend.emit import is_emitted
+from jitshape.frontend.instructions import decode, slot_names
+from jitshape.frontend.resume import KEPT_FREE, Position, resume_code
 from jitshape.observe import counters
 
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
-_MACHINERY = (f"{Path(__file__).parent}/", *_INSTALLED)
+_MACHINERY = (f"{Path(__file__).parent}/", *_INSTALLED, "<jitshape", "<frozen importlib")
 _SUSPENDS = {
     inspect.CO_GENERATOR: "a generator that lives outside",
     inspect.CO_COROUTINE: "a coroutine",
     inspect.CO_ASYNC_GENERATOR: "an asynchronous generator",
     inspect.CO_ITERABLE_COROUTINE: "a coroutine",
 }
-ANEW_LIMIT = 16  # so often are functions of one code compiled that each call makes anew
 
 
 def is_machinery(code: CodeType) -> bool:
     """Whether frames of this code are not the program's."""
     file = code.co_filename
-    return is_emitted(code) or file.startswith(_MACHINERY) or file.startswith("<frozen importlib")
+    return is_emitted(code) or file.startswith(_MACHINERY)
 
 
 def why_native(code: CodeType) -> str | None:
@@ -55,13 +56,13 @@ def _ignore(code: CodeType, function: FunctionType) -> None:
 
 
 class Force:
-    """The route; `make(function)` gives the Compiler of a function."""
+    """The route; `make(function)` gives the Compiler of a function.  One serves all functions
+    that were made of the same code: their cells are its arguments."""
 
     def __init__(self, make: Callable[[FunctionType], Any]) -> None:
         self.make = make
-        self.compilers: weakref.WeakKeyDictionary[FunctionType, Any] = weakref.WeakKeyDictionary()
-        self.anew: dict[CodeType, int] = {}
-        self.passing: set[CodeType] = set()  # their next frame is the native run of one handled
+        self.shared: dict[tuple[int, ...], Shared] = {}
+        self.passing: dict[int, CodeType] = {}  # their next frame is the native run of one handled
 
     def round(self, call: Callable) -> FunctionType:
         """`call` with the route on while it runs."""
@@ -90,37 +91,72 @@ class Force:
     def __call__(self, code: CodeType, function: FunctionType) -> Any:
         if is_machinery(code):
             return None
-        if code in self.passing:
-            self.passing.discard(code)
+        if self.passing.pop(id(code), None) is not None:
             return False
-        reason = why_native(code) or self._why_not_now(code)
+        reason = why_native(code)
+        if sys.gettrace() is not None or sys.getprofile() is not None:
+            reason = "sys.settrace or sys.setprofile is on"
         if reason is not None:
             counters.count_frame(reason)
             return False
         return self.run
 
-    def _why_not_now(self, code: CodeType) -> str | None:
-        if sys.gettrace() is not None or sys.getprofile() is not None:
-            return "sys.settrace or sys.setprofile is on"
-        if self.anew.get(code, 0) >= ANEW_LIMIT:
-            return "a function that is made anew too often"
-        return None
-
     def run(self, function: FunctionType, slots: tuple[Any, ...]) -> Any:
         """The call that gives the result of the frame."""
-        compiler = self.compilers.get(function)
-        if compiler is None:
-            compiler = self.make(function)
-            if "<locals>" in function.__qualname__:
-                self.anew[function.__code__] = self.anew.get(function.__code__, 0) + 1
-            else:
-                self.compilers[function] = compiler
-        found = compiler.dispatcher.find_entry(slots)
-        if found is None:
-            found = compiler.miss(compiler.dispatcher, slots)
-        return found
+        code = function.__code__
+        kept = tuple(
+            cell
+            for cell, name in zip(function.__closure__ or (), code.co_freevars)
+            if name == KEPT_FREE
+        )
+        key = (id(code), id(function.__globals__), *map(id, kept))
+        shared = self.shared.get(key)
+        if shared is None:
+            body = whole_body(code)
+            inner = FunctionType(
+                resume_code(body), function.__globals__, code.co_name, None, kept or None
+            )
+            shared = self.shared[key] = Shared(self.make(inner), body, inner, code)
+        dispatcher = shared.compiler.dispatcher
+        arguments = shared.arguments(function, slots)
+        found = dispatcher.find_entry(arguments)
+        return shared.compiler.miss(dispatcher, arguments) if found is None else found
 
     def passes(self, code: CodeType) -> None:
         """The next frame of this code was counted already."""
         if _evalframe.hook_state()["installed"]:
-            self.passing.add(code)
+            self.passing[id(code)] = code
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The Compiler of a code; what its key names by id is kept alive."""
+
+    compiler: Any
+    body: Position
+    inner: FunctionType
+    code: CodeType
+
+    def arguments(self, function: FunctionType, slots: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The slots of a call of `function` as `inner` takes them: variables of cells as cells."""
+        code = self.code
+        values: dict[str, Any] = dict(zip(code.co_varnames, slots))
+        for name in code.co_cellvars:
+            values[name] = CellType(values[name]) if name in values else CellType()
+        values.update(zip(code.co_freevars, function.__closure__ or ()))
+        return tuple(values[name] for name in self.body.locals)
+
+
+def whole_body(code: CodeType) -> Position:
+    """The start of a function, once its cells are made."""
+    index = next(i.index for i in decode(code).instructions if i.opname == "RESUME")
+    cells = {*code.co_cellvars, *code.co_freevars}
+    given = code.co_varnames[: count_arguments(code)]
+    bound = tuple(name for name in slot_names(code) if name in cells or name in given)
+    return Position(code, index, (), bound)
+
+
+def count_arguments(code: CodeType) -> int:
+    """How many of the local variables are arguments."""
+    more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount + code.co_kwonlyargcount + more

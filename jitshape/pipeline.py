@@ -82,7 +82,7 @@ from jitshape.observe.records import (
     record,
 )
 from jitshape.options import Options, environment
-from jitshape.stages import Native, builtin_taken_away, collection_deferred, stage
+from jitshape.stages import Native, builtins_changed, collection_deferred, stage
 
 OVERWRITTEN = "modified by an inplace operation"  # what autograd says of a saved tensor
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
@@ -134,8 +134,8 @@ class Compiler:
         mode = foreign_mode()
         if mode:
             return self.natively(slots, f"{mode} must see every call of torch")
-        if builtin_taken_away():
-            return self.natively(slots, "builtins: one that the compiler needs was deleted")
+        if builtins_changed():
+            return self.natively(slots, "builtins: one that the compiler needs is gone or replaced")
         if self._compiles_in_vain():
             return self.natively(slots, "recompiles: ever new entries, none with a graph")
         if not self.lock.acquire(timeout=LOCK_SECONDS):
@@ -152,7 +152,7 @@ class Compiler:
 
     def _compiles_in_vain(self) -> bool:
         """Whether calls bring ever new entries (of which the user was told), none with a graph."""
-        most = 4 * self.options.recompile_limit
+        most = self.options.recompile_limit * (4 if _force is None else 32)
         return self.entries.compiles > most and not self.entries.programs()
 
     def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> TailCall:

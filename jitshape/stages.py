@@ -10,6 +10,7 @@ import builtins
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING
 
 from jitshape.errors import InternalError, JitshapeError
@@ -30,12 +31,18 @@ class Native(Exception):
         self.reason, self.fallback, self.program = reason, fallback, program
 
 
-_BUILTIN_NAMES = frozenset(vars(builtins))
+_REPLACEABLE = ("print", "open", "input", "__import__", "breakpoint")  # people do
+_BUILTINS = {
+    name: builtin
+    for name, builtin in vars(builtins).items()
+    if isinstance(builtin, (type, BuiltinFunctionType)) and name not in _REPLACEABLE
+}
 
 
-def builtin_taken_away() -> bool:
-    """Whether the program has deleted a builtin: the compiler's own code cannot run then."""
-    return not vars(builtins).keys() >= _BUILTIN_NAMES
+def builtins_changed() -> bool:
+    """Whether the program has deleted or replaced a builtin, which the compiler's code needs."""
+    now = vars(builtins)
+    return any(now.get(name) is not builtin for name, builtin in _BUILTINS.items())
 
 
 @contextmanager

@@ -81,3 +81,37 @@ def test_nothing_is_routed_outside_of_compiled_calls(force):
     handled = frames()["handled"]
     substituted("123")
     assert frames()["handled"] == handled
+
+
+def test_functions_made_anew_share_what_is_compiled(force):
+    def program(text):
+        total = 0
+        for factor in range(40):
+
+            def added(match, factor=factor, *, offset=1):
+                nonlocal total
+                total += factor + offset
+                return "x"
+
+            DIGIT.sub(added, text)
+        return total
+
+    assert jitshape.compile(program)("1") == program("1")
+    assert jitshape.stats()["compiles"] < 30 and not frames()["native"]
+
+
+def test_cells_that_are_arguments_and_methods(force):
+    class Base:
+        def shown(self, match):
+            return match[0] + "!"
+
+    class Derived(Base):
+        def shown(self, match):
+            keep = lambda: match  # noqa: E731
+            match = DIGIT.match("7")
+            return super().shown(keep()) + type(self).__name__
+
+    def program(text):
+        return DIGIT.sub(Derived().shown, text)
+
+    assert jitshape.compile(program)("1a") == program("1a") == "7!Deriveda"

@@ -176,11 +176,11 @@ def asked(x):
     found = []
     for owner in (Hidden(), x, asked):
         try:
-            owner.nothing
+            owner.nothing  # noqa: B018
         except AttributeError as error:
             found.append((error, error.name, type(error.obj)))
     try:
-        no_such_name  # noqa: B018, F821
+        no_such_name  # noqa: B018
     except NameError as error:
         found.append((error, error.name))
     return found

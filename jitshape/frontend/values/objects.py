@@ -181,6 +181,8 @@ def is_known(value: Value) -> bool:
 
 @wraps(enum.Enum, subclasses=True)
 def wrap_enum(m: Machine, real: enum.Enum, source: Source | None) -> Value:
+    if not vars(real).keys() >= {"_name_", "_value_", "__objclass__"}:  # still being made
+        return wrap_object(m, real, source)
     m.guard_special_methods(type(real))
     return EnumValue(real, guard_identity(m, real, source))
 

@@ -78,8 +78,6 @@ def slots(x):
     return found, hasattr(s, "a"), hasattr(s, "__dict__")
 
 
-
-
 @pytest.mark.parametrize(
     "program", [proxies, made_by_new, wrong_receivers, slots], ids=lambda f: f.__name__
 )
