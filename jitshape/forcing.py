@@ -22,7 +22,8 @@ from typing import Any
 from jitshape.frontend import _evalframe
 from jitshape.frontend.emit import is_emitted
 from jitshape.frontend.instructions import decode, slot_names
-from jitshape.frontend.resume import KEPT_FREE, Position, resume_code
+from jitshape.frontend.positions import KEPT_FREE, Position
+from jitshape.frontend.resume import resume_code
 from jitshape.observe import counters
 
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
