@@ -166,11 +166,6 @@ def wrap_class(m: Machine, real: type, source: Source | None) -> Value:
     return ClassValue(real, guard_identity(m, real, source))
 
 
-def static_function(value: Value) -> Value:
-    """What a staticmethod found on a class stands for; others as they are."""
-    return value.function if isinstance(value, StaticMethodValue) else value
-
-
 # ---- descriptors
 
 
