@@ -16,7 +16,7 @@ import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
 from jitshape.frontend import _evalframe
@@ -27,7 +27,8 @@ from jitshape.frontend.resume import resume_code
 from jitshape.observe import counters
 
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
-_MACHINERY = (f"{Path(__file__).parent}/", *_INSTALLED, "<jitshape", "<frozen importlib")
+_OWN = f"{Path(__file__).parent}/"
+_MACHINERY = (_OWN, *_INSTALLED, "<jitshape", "<frozen importlib")
 _SUSPENDS = {
     inspect.CO_GENERATOR: "a generator that lives outside",
     inspect.CO_COROUTINE: "a coroutine",
@@ -40,6 +41,12 @@ def is_machinery(code: CodeType) -> bool:
     """Whether frames of this code are not the program's."""
     file = code.co_filename
     return is_emitted(code) or file.startswith(_MACHINERY)
+
+
+def is_of_compiler(frame: FrameType) -> bool:
+    """Whether this frame, which calls the one in question, is the compiler's at work."""
+    file = frame.f_code.co_filename
+    return file.startswith(_OWN) and file != __file__ and not is_emitted(frame.f_code)
 
 
 def why_native(code: CodeType) -> str | None:
@@ -92,7 +99,7 @@ class Force:
     def __call__(self, code: CodeType, function: FunctionType) -> Any:
         if is_machinery(code):
             return None
-        if self.passing.pop(id(code), None) is not None:
+        if self.passing.pop(id(code), None) is not None or is_of_compiler(sys._getframe(1)):
             return False
         reason = why_native(code)
         if sys.gettrace() is not None or sys.getprofile() is not None:
