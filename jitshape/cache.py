@@ -86,8 +86,9 @@ class _Keys:
         outputs = tuple(map(self.leaf, graph.outputs))
         tracked = tuple(map(self.leaf, graph.differentiated))
         counts = (graph.returned, graph.gradients, graph.tracking)
+        moved = (*map(self.leaf, graph.moved), *graph.shown, *map(self.leaf, graph.shown.values()))
         symbols = tuple(map(str, graph.symbols))
-        return inputs, nodes, outputs, tracked, counts, symbols, self.facts()
+        return inputs, nodes, outputs, tracked, counts, moved, symbols, self.facts()
 
     def facts(self) -> Hashable:
         """All that is known of sizes, and the hints that choices are made by."""

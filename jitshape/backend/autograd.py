@@ -20,11 +20,11 @@ import torch
 
 from jitshape.errors import DoubleBackward
 from jitshape.ir.evaluate import rebuild_alias, with_traits
-from jitshape.ir.graph import Alias, Graph, Mutation, Value, tensor_type
+from jitshape.ir.graph import Alias, Graph, Mutation, Reshaped, Value, tensor_type
 from jitshape.ir.passes.partition import Split
 from jitshape.ir.strides import is_contiguous
 from jitshape.ir.types import TensorType, numel
-from jitshape.ir.versions import add_versions
+from jitshape.ir.versions import add_versions, reshape
 from jitshape.observe.counters import count_in
 
 Program = Callable[..., Sequence[Any]]
@@ -81,6 +81,7 @@ class Contract:
     like_output: tuple[bool, ...]  # the tangent has its output's strides; else it is contiguous
     aliases: tuple[AliasPlan, ...] = ()
     mutations: tuple[Mutation, ...] = ()
+    reshaped: tuple[Reshaped, ...] = ()
 
 
 def contract_of(graph: Graph, split: Split) -> Contract:
@@ -115,6 +116,7 @@ def contract_of(graph: Graph, split: Split) -> Contract:
         like_output=tuple(t.type.strides == value.type.strides for value, t in pairs),
         aliases=tuple(_alias_plans(split)),
         mutations=split.mutations,
+        reshaped=split.reshaped,
     )
 
 
@@ -297,6 +299,8 @@ def _finish(contract: Contract, inputs: Sequence[Any], results: list[Any]) -> No
         with _grad_mode(plan.requires_grad):
             view = plan.rebuild(base, results[plan.geometry : plan.geometry + 2 * plan.ndim + 1])
         results[plan.place] = view
+    for change in contract.reshaped:
+        reshape(inputs[change.input], results[change.output], change.times)
 
 
 def _grad_mode(tracked: bool) -> AbstractContextManager[Any]:

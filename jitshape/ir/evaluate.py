@@ -22,7 +22,7 @@ from jitshape.ir.shape_env import Fact, assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType
-from jitshape.ir.versions import add_versions, owner, set_version
+from jitshape.ir.versions import add_versions, owner, reshape, set_version
 
 
 def evaluate(
@@ -182,6 +182,8 @@ def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[An
             if base.requires_grad and not output.requires_grad:
                 base = base.detach()
             plain[place] = rebuild_alias(base, shape, strides, offset, type_.dtype, output.traits)
+    for change in graph.reshaped:
+        reshape(inputs[change.input], plain[change.output], change.times)
     for place, number in graph.versions:
         set_version(plain[place], number)
     return plain

@@ -174,6 +174,16 @@ class Mutation:
     versions: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """After the run, `inputs[input]` shows its memory as `outputs[output]`, a view, does; the
+    program changed it `times` times."""
+
+    input: int
+    output: int
+    times: int
+
+
 @dataclass
 class Graph:
     """`outputs` holds a Value, a Size, an Alias, an OutputAlias or None in each place.  The user
@@ -182,7 +192,8 @@ class Graph:
     passes them as ints and floats behind the inputs.  `owned`: places of outputs that are new
     tensors and no views; `versions`: (place of an output, how often the program wrote to it).
     `tracking`: autograd is on at the call and some input requires grad, but nothing is
-    differentiated.
+    differentiated.  `moved`: what tensors show after t_, squeeze_ and such, one value for each
+    call; `shown`: what inputs show in the end, if that changed them, by their index.
 
     A joint graph also has the gradients: `differentiated` are the values that got one (outputs,
     or inputs as mutated; not outputs that are views of inputs: their gradient flows outside), the
@@ -203,6 +214,9 @@ class Graph:
     differentiated: list[Value] = field(default_factory=list)
     symbols: list[Any] = field(default_factory=list)
     tracking: bool = False
+    moved: list[Value] = field(default_factory=list)
+    shown: dict[int, Value] = field(default_factory=dict)
+    reshaped: list[Reshaped] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
     _storages: Iterator[int] = field(default_factory=itertools.count)
 

@@ -31,7 +31,7 @@ def resolve(func: Any) -> Handler:
     if not written:
         return extern
     if torch.Tag.inplace_view in func.tags:
-        return unsupported
+        return _changed
     pure = pure_form(func)
     if pure is not None:
         return partial(_into, pure)
@@ -105,7 +105,8 @@ def extern(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 
 
 def _into(pure: Any, trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """`x.op_(...)` is x.copy_(op(x, ...)); `op(..., out=x)` is x.copy_(op(...))."""
+    """`x.op_(...)` is x.copy_(op(x, ...)); `op(..., out=x)` is x.copy_(op(...)).  What a pure form
+    gives is the op's own results, then what is written."""
     arguments = func._schema.arguments
     given = {a.name: x for a, x in zip(arguments, args)} | kwargs
     targets = [given[a.name] for a in arguments if _is_write(a)]
@@ -113,8 +114,11 @@ def _into(pure: Any, trace: Any, func: Any, args: tuple, kwargs: dict[str, Any])
     with trace:
         results = pure(**{name: x for name, x in given.items() if name not in outs})
         results = results if isinstance(results, (tuple, list)) else (results,)
-        for target, result in zip(_flat(targets), _flat(results), strict=True):
+        returned = [r for r in func._schema.returns if r.alias_info is None]
+        for target, result in zip(_flat(targets), _flat(results[len(returned) :]), strict=True):
             _write(trace, func, target, result, bool(outs))
+    if returned:
+        return results[0] if len(returned) == 1 else tuple(results[: len(returned)])
     if not func._schema.returns:
         return None
     return targets[0] if len(targets) == 1 else tuple(targets)
@@ -126,6 +130,9 @@ def _flat(tree: Sequence[Any]) -> list[Any]:
 
 def _write(trace: Any, func: Any, target: Any, result: Any, is_out: bool) -> None:
     if is_out and target.shape != result.shape:
+        if target.numel() == 0 and target.dtype is result.dtype:
+            show(trace, target, result)
+            return
         raise DataDependent(
             f"{func} resizes its `out` argument",
             because="memory that changes its size cannot be followed through the graph",
@@ -165,4 +172,41 @@ def unsupported(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
         f"{func} cannot be traced",
         because="it writes to its arguments in a way the graph has no form for",
         avoid="jitshape.disable round the function that calls it",
+    )
+
+
+# ---- ops that change what a tensor shows
+
+
+def _changed(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`x.t_()` shows what `x.t()` does."""
+    name = func._schema.name.removeprefix("aten::").removesuffix("_")
+    with trace:
+        return show(trace, args[0], getattr(torch.ops.aten, name)(*args, **kwargs))
+
+
+def show(trace: Any, target: Any, seen: Any) -> Any:
+    """`target` becomes what `seen` is.  An argument of the program gets its new geometry when the
+    graph has run; it never gets other memory."""
+    argument = trace.argument(target)
+    if argument is not None and seen.value.storage is not target.value.storage:
+        raise other_memory("an argument")
+    if argument is not None and target.requires_grad:
+        raise other_memory("an argument that requires grad")
+    if seen.dtype is not target.dtype:
+        raise other_memory("a tensor of another dtype")
+    with trace:
+        torch.Tensor.data.__set__(target, seen)  # type: ignore[attr-defined]
+    target.value = seen.value
+    trace.graph.moved.append(seen.value)
+    if argument is not None:
+        trace.graph.shown[argument.index] = seen.value
+    return target
+
+
+def other_memory(what: str) -> DataDependent:
+    return DataDependent(
+        f"{what} is given other memory",
+        because="memory that is replaced cannot be followed through the graph",
+        avoid="copy_ into the tensor, or do it outside the compiled function",
     )

@@ -53,6 +53,7 @@ class Trace(TorchDispatchMode):
         self.constants: list[tuple[Value, torch.Tensor]] = []
         self.extern_unknown: collections.Counter[str] = collections.Counter()
         self.leaves: list[SymbolicTensor] = []  # one for each input, in their order
+        self._arguments: list[tuple[SymbolicTensor, Value]] = []
         self._lifted: dict[int, SymbolicTensor] = {}
         self._memories: dict[int, Storage | None] = {}
         self.consumes = False  # a backward recorded here has freed what its graph had saved
@@ -64,6 +65,7 @@ class Trace(TorchDispatchMode):
         """Let go of every symbolic tensor; the graph stays."""
         self._lifted.clear()
         self.leaves.clear()
+        self._arguments.clear()
         self.env.wrapped.clear()
         self.lift = self.constant
         self.location = lambda: None
@@ -97,10 +99,16 @@ class Trace(TorchDispatchMode):
         if isinstance(tensor, torch.nn.Parameter):
             leaf._is_param = True
         self.leaves.append(leaf)
-        if tensor.is_leaf:
-            return leaf
-        with torch.enable_grad():  # wherever the program first meets it
-            return _Identity.apply(leaf, self)
+        entered = leaf
+        if not tensor.is_leaf:
+            with torch.enable_grad():  # wherever the program first meets it
+                entered = _Identity.apply(leaf, self)
+        self._arguments.append((entered, value))
+        return entered
+
+    def argument(self, tensor: SymbolicTensor) -> Value | None:
+        """The input that `tensor` stands for, if it is an argument itself."""
+        return next((value for entered, value in self._arguments if entered is tensor), None)
 
     def _storage(self, tensor: torch.Tensor, new: Any) -> Any:
         """The memory of a real tensor: inputs that share it alias."""
@@ -509,6 +517,6 @@ def _size(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return [trace.env.specialize(s, "C++ needs the size") for s in trace.unwrap(args[0]).type.shape]
 
 
-@intercept(aten._has_same_storage_numel.default)
+@intercept(aten._has_same_storage_numel.default, aten._has_compatible_shallow_copy_type.default)
 def _same_storage_numel(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return True

@@ -26,3 +26,10 @@ def add_versions(tensor: torch.Tensor, number: int) -> None:
     """An input that was written once, and by the program once and `number` times more."""
     if number and not tensor.is_inference():
         _set((tensor,), (tensor._version + number,))
+
+
+def reshape(tensor: torch.Tensor, view: torch.Tensor, times: int) -> None:
+    """An input shows its memory as `view` does, which the program changed `times` times."""
+    with torch.no_grad():
+        tensor.as_strided_(view.shape, view.stride(), view.storage_offset())
+    add_versions(tensor, times - 1)

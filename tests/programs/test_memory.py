@@ -75,6 +75,38 @@ def test_writes_through_parts_of_complex_numbers(name) -> None:
     check_memory(COMPLEX[name], *makes)
 
 
+SHOWN_OTHERWISE = {
+    "transposed": lambda x: x.t_(),
+    "transposed and written": lambda x: (x.add_(1), x.t_().mul_(2), x[0]),
+    "turned twice": lambda x: (x.t_(), x.transpose_(0, 1), x + 1),
+    "a dimension more": lambda x: (x.unsqueeze_(0).unsqueeze_(-1), x.sum()),
+    "a dimension less": lambda x: (x.unsqueeze_(1), x.squeeze_(1), x),
+    "a window": lambda x: x.as_strided_((2, 3), (6, 1), 1).add_(1),
+    "fewer elements": lambda x: x.resize_(2, 3),
+    "a view beside it": lambda x: (x[0], x.t_(), x),
+    "new, transposed": lambda x: (x * 2).t_().add_(1),
+    "new, resized": lambda x: torch.empty(0).resize_(x.shape).copy_(x),
+    "new, fewer elements": lambda x: (x + 1).resize_(2, 2),
+    "new, in other memory": lambda x: (x + 1).set_(x * 2).mul_(2),
+    "out of no elements": lambda x: torch.add(x, 1, out=torch.empty(0)),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN_OTHERWISE)
+def test_tensors_that_show_their_memory_otherwise(name) -> None:
+    check_memory(SHOWN_OTHERWISE[name], *(lambda n=n: [torch.randn(n, 6)] for n in SIZES))
+
+
+def test_data_of_a_new_tensor_is_replaced() -> None:
+    def f(x, y):
+        z = x + 1
+        z.data = y * 2
+        z.mul_(y)
+        return z
+
+    check_memory(f, *(lambda n=n: [torch.randn(n, 6), torch.randn(n, 6)] for n in SIZES))
+
+
 REFUSED = {
     "an expansion": lambda x: x[0].expand(3, 6).add_(1),
     "zeros into an expansion": lambda x: x[:1].expand(3, 6).zero_(),

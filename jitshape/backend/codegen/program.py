@@ -38,7 +38,7 @@ from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import SHORT, TensorType
-from jitshape.ir.versions import add_versions, set_version
+from jitshape.ir.versions import add_versions, reshape, set_version
 
 Call = KernelCall | Node
 
@@ -63,7 +63,7 @@ class ProgramWriter:
         self._taken: set[str] = set(self.globals) | {"float", "math", "max", "min", "program"}
         self._taken |= {FAULT.name, "note", "faults", "new_fault", "check", "no_grad"}
         self._taken |= {"Refuted", "state", "random_state"}
-        self._taken |= {"set_version", "add_versions", "rebuild_alias"}
+        self._taken |= {"set_version", "add_versions", "rebuild_alias", "reshape"}
         self._names[FAULT] = FAULT.name
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
@@ -389,6 +389,11 @@ class ProgramWriter:
             elif isinstance(output, OutputAlias):
                 base = self._variable(texts, output.output)
                 texts[place] = self._rebuilt(base, output)
+        for change in self.graph.reshaped:
+            self.globals["reshape"] = reshape
+            target = self.name(self.graph.inputs[change.input])
+            view = self._variable(texts, change.output)
+            self.lines.append(f"reshape({target}, {view}, {change.times})")
         for place, number in self.graph.versions:
             self.globals["set_version"] = set_version
             self.lines.append(f"set_version({self._variable(texts, place)}, {number})")

@@ -107,8 +107,6 @@ BREAKS: dict[Any, str] = {
     torch.Tensor.__deepcopy__: _REASON_RUN,
     torch.Tensor.__reduce_ex__: _REASON_RUN,
     torch.Tensor.share_memory_: _REASON_RUN,
-    torch.Tensor.set_: "it changes the memory of a tensor",
-    torch.Tensor.resize_: "it changes the memory of a tensor",
     torch._C._autograd._push_saved_tensors_default_hooks: "hooks would see tensors of the graph",
     torch.from_numpy: _REASON_RUN,
     torch.save: "input and output",

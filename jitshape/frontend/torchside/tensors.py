@@ -29,6 +29,7 @@ from jitshape.frontend.values.sequences import SequenceValue, TupleValue
 from jitshape.frontend.values.slices import SliceValue
 from jitshape.frontend.values.storage import guard_identity
 from jitshape.ir.composites import data
+from jitshape.ir.metadata import assign_data
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 
 if TYPE_CHECKING:
@@ -147,6 +148,9 @@ class TensorValue(Value):
     def setattr(self, m: Machine, name: str, value: Value) -> None:
         if name == "grad":
             MODELS["write .grad"](m, self, value)
+            return
+        if name == "data" and isinstance(value, TensorValue):
+            call_native(m, assign_data, [self, value])
             return
         raise Break("tensor_attribute", f"assignment to Tensor.{name}", "assign it outside")
 

@@ -19,6 +19,7 @@ import torch
 import jitshape.ir.foreach
 import jitshape.ir.lending
 import jitshape.ir.literals
+import jitshape.ir.metadata
 import jitshape.ir.readings
 import jitshape.ir.symbolic_index  # noqa: F401  registers indexing
 from jitshape.dims import Relation

@@ -24,7 +24,8 @@ from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType
 
 LARGEST = 1 << 24  # elements of a tensor that may be materialised
-ZEROS, ONES, DISTINCT = range(3)
+SLACK = 4096  # elements behind a dummy: a kernel may trust that sizes agree
+HARMLESS, ZEROS, ONES, DISTINCT = range(4)  # contents; harmless: integers, which are places, are 1
 
 
 def materialise(env: Any, tree: Any, number: Callable[[Size], int], fill: int) -> Any:
@@ -44,10 +45,19 @@ def materialise(env: Any, tree: Any, number: Callable[[Size], int], fill: int) -
         strides = [number(s) for s in x.type.strides]
         if math.prod(shape) > LARGEST:
             return torch.empty_strided(shape, strides, dtype=x.type.dtype, device="meta")
-        made = torch.empty_strided(shape, strides, dtype=x.type.dtype).fill_(fill == ONES)
+        reach = 1 + sum((n - 1) * st for n, st in zip(shape, strides) if n)
+        one = fill == ONES or (fill == HARMLESS and _holds_integers(x))
+        memory = torch.empty(4 * max(reach, 1) + SLACK, dtype=x.type.dtype).fill_(one)
+        made = memory.as_strided(shape, strides)
         return made.copy_(torch.arange(made.numel()).view(shape)) if fill == DISTINCT else made
 
     return map_leaves(leaf, tree)
+
+
+def _holds_integers(x: Any) -> bool:
+    """Whether the tensor may hold places, which kernels trust."""
+    dtype = x.type.dtype
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
 
 
 def run(
@@ -56,7 +66,7 @@ def run(
     args: Any,
     kwargs: Any,
     number: Callable[[Size], int],
-    fill: int = ZEROS,
+    fill: int = HARMLESS,
 ) -> Any:
     with torch._C._DisableTorchDispatch(), torch.no_grad(), _generator_kept(func):
         real_args, real_kwargs = materialise(env, (list(args), dict(kwargs)), number, fill)
@@ -106,7 +116,7 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
     varied = found
     if torch.Tag.dynamic_output_shape in func.tags:  # sizes depend on the values
         varied = rows(_at_call(env), DISTINCT)
-    fit = Fit(env, sizes_in(args, kwargs), "backward" not in str(func))
+    fit = Fit(env, sizes_in(args, kwargs), _checks_sizes(func, args))
     fit.run(list(map(_shape, found)), lambda number: list(map(_shape, rows(number, fill))))
     types: list[TensorType | None] = []
     for place, tensor in enumerate(found):
@@ -132,14 +142,23 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
 def _first_that_runs(rows: Callable, number: Callable[[Size], int]) -> tuple[int, list[Any]]:
     """Some ops refuse zeros (a singular matrix), some ones (a pivot)."""
     try:
-        return ZEROS, rows(number, ZEROS)
+        return HARMLESS, rows(number, HARMLESS)
     except Exception as error:
-        for fill in (ONES, DISTINCT):
+        for fill in (ZEROS, ONES, DISTINCT):
             try:
                 return fill, rows(number, fill)
             except Exception:
                 continue
         raise error
+
+
+def _checks_sizes(func: Any, args: Any) -> bool:
+    """Whether the op can be trusted to refuse sizes that do not fit: not a part of a fused op or
+    of a backward formula, and nothing that counts on the places it is given."""
+    tensors = [x for x in args if isinstance(x, Value) and isinstance(x.type, TensorType)]
+    if len(tensors) > 2 or any(map(_holds_integers, tensors)):
+        return False
+    return "backward" not in str(func)
 
 
 def _shape(x: Any) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from jitshape.ir.graph import (
     Mutation,
     Node,
     OutputAlias,
+    Reshaped,
     Storage,
     Value,
     map_leaves,
@@ -130,6 +131,7 @@ class _Functionalizer:
         self.memories: dict[Storage, _Memory] = {}
         self.windows: dict[Value, _Window] = {}
         self.writes: Counter[Value] = Counter()  # by the value whose version counter moves
+        self.moves = Counter(_counted(value) for value in g.graph.moved)
 
     # ---- memories
 
@@ -303,16 +305,28 @@ class _Functionalizer:
         graph.outputs += map_leaves(self.read, hidden)
         graph.differentiated = [self.read(value) for value in graph.differentiated]
         self.write_back()
+        self.reshape_inputs()
 
     def note_identity(self, place: int, value: Value, output: Any) -> None:
         """Whether an output is a view for the program, and what its version counter shows."""
         counted = _counted(value)
         is_alias = isinstance(output, (Alias, OutputAlias))
-        if not is_alias and counted is value and isinstance(value.type, TensorType):
+        if not is_alias and self.shown_by_owner(value):
             self.g.graph.owned.add(place)
         own = not is_alias or (counted.node is not None and counted.node.op == _DATA)
-        if own and self.writes[counted] and counted not in self.g.graph.inputs:
-            self.g.graph.versions.append((place, self.writes[counted]))
+        count = self.writes[counted] + self.moves[counted]
+        if own and count and counted not in self.g.graph.inputs:
+            self.g.graph.versions.append((place, count))
+
+    def shown_by_owner(self, value: Value) -> bool:
+        """Whether a tensor that is no view shows `value`."""
+        while value.node is not None and (found := OPS.get(value.node.op)) is not None:
+            if found.family == "view" and value not in self.g.graph.moved:
+                return False
+            if found.family != "view" and not found.mutates:
+                break
+            value = found.alias(value.node.args)
+        return value.node is not None and isinstance(value.type, TensorType)
 
     def finished(self, output: Any) -> Any:
         """The functional value of an output; an input itself stays, to be written at the end."""
@@ -331,6 +345,9 @@ class _Functionalizer:
             origin = window.source
         if origin.node is None:
             return origin
+        for index, shown in self.g.graph.shown.items():
+            if origin is shown:
+                return self.g.graph.inputs[index]
         traits = traits_of(value)
         if value in self.g.graph.differentiated or traits is None:
             return value
@@ -379,6 +396,13 @@ class _Functionalizer:
             if value not in returned and value.storage not in self.plan.inputs
         ]
 
+    def reshape_inputs(self) -> None:
+        graph = self.g.graph
+        for index, shown in graph.shown.items():
+            value = graph.inputs[index]
+            graph.reshaped.append(Reshaped(index, len(graph.outputs), self.moves[value]))
+            graph.outputs.append(Alias(index, tensor_type(shown)))
+
     def write_back(self) -> None:
         graph = self.g.graph
         for storage, values in self.plan.inputs.items():
@@ -395,12 +419,10 @@ _DATA = "aten.alias.default"  # as composites.data records it
 
 def _counted(value: Value) -> Value:
     """The value that has the version counter of `value`: behind all views but `.data`."""
-    while value.node is not None:
-        definition = OPS.get(value.node.op)
-        shares = definition is not None and definition.family in ("view", "inplace")
-        if not shares or value.node.op == _DATA:
+    while value.node is not None and (found := OPS.get(value.node.op)) is not None:
+        if found.family not in ("view", "inplace") or value.node.op == _DATA:
             break
-        value = definition.alias(value.node.args)
+        value = found.alias(value.node.args)
     return value
 
 

@@ -22,6 +22,7 @@ from jitshape.ir.graph import (
     Mutation,
     Node,
     OutputAlias,
+    Reshaped,
     Storage,
     Value,
     map_leaves,
@@ -49,6 +50,7 @@ class Split:
     tangents: tuple[int, ...]  # of each tangent, the place of its output
     aliases: tuple[tuple[int, Alias | OutputAlias], ...]  # by place in the outputs
     mutations: tuple[Mutation, ...]
+    reshaped: tuple[Reshaped, ...] = ()
 
 
 def partition(graph: Graph) -> Split:
@@ -85,8 +87,12 @@ def partition(graph: Graph) -> Split:
     forward.owned = {p - graph.gradients * (p >= returned) for p in graph.owned}
     forward.nodes = _live(early, values_in(forward.outputs))
     places = tuple(_place(kept, value) for value in graph.differentiated)
-    sizes = len(backward.symbols)
-    return Split(forward, backward, len(kept), len(saved), sizes, places, aliases, mutations)
+    reshaped = tuple(
+        replace(r, output=r.output - graph.gradients * (r.output >= returned))
+        for r in graph.reshaped
+    )
+    counts = len(kept), len(saved), len(backward.symbols)
+    return Split(forward, backward, *counts, places, aliases, mutations, reshaped)
 
 
 def _shifted(mutation: Mutation, returned: int, gradients: int) -> Mutation:

@@ -39,6 +39,7 @@ def copied(graph: Graph) -> Graph:
     new.outputs = [leaf(x) for x in graph.outputs]
     new.mutations, new.gradients = list(graph.mutations), graph.gradients
     new.owned, new.versions = set(graph.owned), list(graph.versions)
+    new.reshaped = list(graph.reshaped)
     new.symbols = list(graph.symbols)
     return new
 

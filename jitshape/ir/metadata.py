@@ -1,0 +1,66 @@
+"""Tensors that are given other memory, or another size of it: resize_, set_, .data.
+
+In: such a call on a symbolic tensor.  Out: the same object, which shows another Value from now on.
+Invariant: an argument of the program never gets other memory, and never more of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from jitshape.ir.conditions import compare
+from jitshape.ir.ops.families import fresh
+from jitshape.ir.plain_ops import other_memory, show
+from jitshape.ir.strides import row_major
+from jitshape.ir.symbolic_tensor import SymbolicTensor
+from jitshape.ir.symnode import to_torch
+from jitshape.ir.trace import Trace, intercept
+from jitshape.ir.types import numel
+
+aten = torch.ops.aten
+
+
+@intercept(aten.set_.source_Tensor)
+def set_(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    target, source = args
+    return show(trace, target, trace.wrap(trace.unwrap(source)))
+
+
+@intercept(aten.resize_.default)
+def resize_(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Fewer elements are the first of the memory; a tensor without any gets new memory."""
+    target, sizes = args[0], [trace.unwrap(s) for s in args[1]]
+    old, env = target.value.type, trace.env
+    shape = tuple(sizes)
+    if old.shape == shape:
+        return target
+    if kwargs.get("memory_format") not in (None, torch.contiguous_format):
+        raise other_memory("a tensor that is resized to another memory format")
+    torch_sizes = [s if type(s) is int else to_torch(s, env) for s in sizes]
+    with trace:
+        if env.evaluate(compare("le", numel(shape), numel(old.shape))):
+            strides = [s if type(s) is int else to_torch(s, env) for s in row_major(shape)]
+            return show(trace, target, aten.as_strided(target, torch_sizes, strides))
+        if not env.evaluate(compare("eq", numel(old.shape), 0)):
+            raise other_memory("a tensor that grows")
+        made = torch.empty(torch_sizes, dtype=old.dtype, device=old.device)
+    assert made.value.type == fresh(shape, old.dtype, old.device)
+    return show(trace, target, made)
+
+
+@intercept(aten.resize_as_.default)
+def resize_as_(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    target, like = args
+    return resize_(trace, func, (target, [*like.shape]), kwargs)
+
+
+def assign_data(target: SymbolicTensor, source: SymbolicTensor) -> None:
+    """`target.data = source`: its memory, while autograd goes on with `target`."""
+    trace = _get_current_dispatch_mode()
+    assert isinstance(trace, Trace)
+    moved = len(trace.graph.moved)
+    show(trace, target, trace.wrap(source.value))
+    del trace.graph.moved[moved:]  # autograd does not see it
