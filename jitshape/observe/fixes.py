@@ -13,9 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jitshape.observe.records import CompileRecord, GuardFailure, SizeFact
-
-NUMBERS = ("size", "stride", "number", "attribute")  # what can be symbolic from the start
+from jitshape.observe.records import NUMBERS, CompileRecord, GuardFailure, SizeFact
 
 # kind of failure -> what to do about it; {source} and {line} are filled in
 ADVICE = {

@@ -27,7 +27,7 @@ from jitshape.frontend.guards import (
 )
 from jitshape.frontend.sources import Source
 from jitshape.ir.symfloat import FloatExpr
-from jitshape.observe.records import GuardFailure
+from jitshape.observe.records import NUMBERS, GuardFailure
 
 COMPARED_ENTRIES = 8  # the newest ones; older ones are rarely nearer
 TENSOR_KINDS = {"dim()": "rank", "type": "tensor_type", "dispatch key set": "keys"}
@@ -35,9 +35,13 @@ TENSOR_KINDS = {"dim()": "rank", "type": "tensor_type", "dispatch key set": "key
 
 def nearest_miss(programs: Sequence[GuardProgram], slots: tuple) -> tuple[GuardFailure, ...]:
     """The failures of the entry, of those compiled last, that has the fewest; none where there is
-    no entry."""
+    no entry.  One that has other numbers for constants is no match for one that has symbols."""
     found = [failing(program, slots) for program in reversed(programs[-COMPARED_ENTRIES:])]
-    return min((tuple(f) for f in found if f), key=len, default=())
+    return min((tuple(f) for f in found if f), key=_distance, default=())
+
+
+def _distance(failures: Sequence[GuardFailure]) -> tuple[bool, int]:
+    return any(f.kind in NUMBERS for f in failures), len(failures)
 
 
 def failing(program: GuardProgram, slots: tuple) -> list[GuardFailure]:
@@ -62,7 +66,7 @@ def holds(guard: C.Guard, slots: tuple) -> bool | None:
         return None
     try:
         return judge(guard.check, guard.source, slots)
-    except (Absent, TypeError, AttributeError, RuntimeError):
+    except (Absent, ArithmeticError, TypeError, AttributeError, RuntimeError):
         return None
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 from jitshape.options import environment
 
+NUMBERS = ("size", "stride", "number", "attribute")  # kinds of failures of what can be symbolic
+
 
 @dataclass(frozen=True)
 class GuardFailure:

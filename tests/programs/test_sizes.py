@@ -170,3 +170,12 @@ def test_modules_of_different_classes_learn_apart() -> None:
     assert jitshape.stats()["symbols"] == 0
     jitshape.compile(Triple())(torch.randn(6))
     assert jitshape.stats()["symbols"] == 1
+
+
+@pytest.mark.parametrize("one", [(4, 1, 8), (1, 4, 8), (1, 1, 8), (4, 8, 1), (0, 1, 8)], ids=str)
+def test_a_size_of_one_says_nothing_of_the_order_of_strides(one: tuple[int, ...]) -> None:
+    """(4, 1, 8) lies in memory as a transposed (1, 4, 8) would; it is taken as it is written."""
+    calls = [(torch.randn(s),) for s in ((2, 3, 5), one, (6, 7, 9), (1, 9, 4))]
+    check(lambda x: x.transpose(0, 1) + 1, *calls)
+    assert jitshape.stats()["compiles"] <= 3
+    check(lambda x: x.transpose(0, 1) + 1, *calls[1:], dynamic=True, compiles=1)

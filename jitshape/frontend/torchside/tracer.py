@@ -310,11 +310,23 @@ def _check_supported(real: torch.Tensor, source: Source | None) -> None:
         )
 
 
+def _is_contiguous(shape: tuple[int, ...], actual: tuple[int, ...]) -> bool:
+    """As torch has it: the strides of sizes of 1 do not count, and without elements none does."""
+    number = 1
+    for size, stride in zip(reversed(shape), reversed(actual)):
+        if size not in (0, 1) and stride != number:
+            return 0 in shape
+        number *= size
+    return True
+
+
 def _dense_strides(
     shape: tuple[int, ...], actual: tuple[int, ...], sizes: tuple[Size, ...]
 ) -> list[Size | None]:
     """Strides as products of the sizes behind, for each dimension that fits; None elsewhere."""
     order = sorted(range(len(shape)), key=lambda d: (actual[d], shape[d] == 1, -d))
+    if _is_contiguous(shape, actual):  # sizes of 1 leave the order open
+        order = list(range(len(shape)))[::-1]
     found: list[Size | None] = [None] * len(shape)
     number, product = 1, 1
     expression: Size = 1
