@@ -129,7 +129,18 @@ class Compiler:
     # ---- a call that no entry serves
 
     def miss(self, dispatcher: Any, slots: tuple[Any, ...]) -> Any:
-        """Compile for this call; returns the call that serves it, for the dispatcher to make."""
+        """Compile for this call; returns the call that serves it, for the dispatcher to make.
+        An error behind a break is raised where the program stands, so that its handlers run."""
+        try:
+            return self.serve(dispatcher, slots)
+        except BaseException as error:
+            raising = self.continuations.raising(self.function)
+            if raising is None:
+                raise
+            return TailCall(raising, *slots, error)
+
+    def serve(self, dispatcher: Any, slots: tuple[Any, ...]) -> Any:
+        """As `miss`; raises the compiler's errors."""
         stance = _stance[-1]
         mode = foreign_mode()
         if mode:

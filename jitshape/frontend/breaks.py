@@ -35,7 +35,7 @@ from jitshape.frontend.positions import (
     unit_end,
     unsupported,
 )
-from jitshape.frontend.resume import resume_code
+from jitshape.frontend.resume import raising_code, resume_code
 from jitshape.frontend.values.base import Break, Cell, Value
 from jitshape.frontend.values.constants import FRESH
 
@@ -54,8 +54,9 @@ class Continuations:
     symbolic at a break."""
 
     compile: Callable[[FunctionType], Callable]
-    made: dict[tuple, tuple[FunctionType, Any]] = field(default_factory=dict)
+    made: dict[tuple, FunctionType] = field(default_factory=dict)
     compiled: dict[int, Callable] = field(default_factory=dict)  # by id of the resume function
+    parts: dict[int, tuple] = field(default_factory=dict)  # what it was made of
     varying: dict[CodeType, set[str]] = field(default_factory=dict)
 
     def resume(self, position: Position, home: Home, inner: FunctionType | None) -> FunctionType:
@@ -63,16 +64,24 @@ class Continuations:
         at."""
         key = (*position.key, *map(id, home), id(inner))
         if key not in self.made:
-            function = make_function(resume_code(position, inner), *home)
-            # what the key's ids name is kept alive
-            self.made[key] = function, (position, home, inner)
-        return self.made[key][0]
+            function = self.made[key] = make_function(resume_code(position, inner), *home)
+            self.parts[id(function)] = position, home, inner  # keeps alive what ids name
+        return self.made[key]
 
     def entry(self, function: FunctionType) -> Callable:
         """A resume function, compiled."""
         if id(function) not in self.compiled:
             self.compiled[id(function)] = self.compile(function)
         return self.compiled[id(function)]
+
+    def raising(self, function: FunctionType) -> FunctionType | None:
+        """For a resume function one that raises where it would go on: it has one more parameter,
+        the exception."""
+        if id(function) not in self.parts:
+            return None
+        position, home, inner = self.parts[id(function)]
+        thrower = None if inner is None else self.raising(inner)
+        return make_function(raising_code(position, thrower), *home)
 
     def varying_of(self, code: CodeType) -> Collection[str]:
         """Of a resume function, what was symbolic where it goes on."""

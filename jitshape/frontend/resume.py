@@ -3,6 +3,7 @@
 In: a Position, and for a caller the resume function of what it called there.  Out: `resume_code`,
 a function body that starts at the position; a caller first calls the other resume function, in
 place of the call that it stands at, and hands on the parameters that are that one's.
+`raising_code` raises an exception there instead.
 The whole original body stands in it, so that handlers, loops and line numbers are its own.
 """
 
@@ -31,6 +32,8 @@ from jitshape.frontend.positions import (
     unit_end,
     variable,
 )
+
+ERROR = "error.0"  # the parameter of a function that raises it
 
 
 class Body:
@@ -209,6 +212,14 @@ class Resume(Builder):
         self.prefix = "" if inner is None else f"{inner.__code__.co_name}."
         super().__init__(position, tuple(self.prefix + name for name in inner_parameters(inner)))
 
+    def raise_error(self) -> list[Any]:
+        """What stands at the position of a function that raises its last parameter there."""
+        outer, self.out = self.out, []
+        self.op("LOAD_FAST", ERROR)
+        self.op("RAISE_VARARGS", 1)
+        out, self.out = self.out, outer
+        return out
+
     def inner_call(self) -> list[Any]:
         """The call of `inner`; its result is on the stack behind it."""
         outer, self.out = self.out, []
@@ -250,6 +261,22 @@ def inner_parameters(inner: FunctionType | None) -> tuple[str, ...]:
     if inner is None:
         return ()
     return inner.__code__.co_varnames[: inner.__code__.co_argcount]
+
+
+def raising_code(position: Position, inner: FunctionType | None = None) -> CodeType:
+    """A function that raises its last parameter at `position`, inside the handlers there; with
+    `inner`, another such function, out of the call of that."""
+    builder, target = Resume(position, inner), Label()
+    if inner is None:
+        builder.parameters.append(ERROR)
+    builder.prologue(target)
+    if inner is None:
+        over = Label()
+        skip = Instr("JUMP_FORWARD", over, location=builder.location)
+        builder.append_body({position.index: [skip, target, *builder.raise_error(), over]})
+    else:
+        builder.append_call(target)
+    return builder.assemble()
 
 
 def resume_code(position: Position, inner: FunctionType | None = None) -> CodeType:
