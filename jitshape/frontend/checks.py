@@ -28,6 +28,9 @@ class Location:
         return f"{where} in {self.function}" if self.function else where
 
 
+LITERALS = (int, float, complex, str, bytes, bool, type(None))
+
+
 class Check:
     """Base of all checks."""
 
@@ -41,7 +44,7 @@ def short(value: Any) -> str:
     """A value as a guard shows it; runs no user code."""
     if isinstance(value, type):
         return value.__qualname__
-    if type(value) in (int, float, complex, str, bytes, bool, type(None)):
+    if type(value) in LITERALS:
         text = repr(value)
         return text if len(text) <= 60 else text[:57] + "..."
     name = getattr(value, "__qualname__", None)
@@ -134,11 +137,21 @@ class Length(Check):
         return f"len({source}) == {self.length}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Keys(Check):
     """A dict has exactly these keys, in this order."""
 
     keys: tuple
+
+    def told(self) -> tuple:
+        """The keys, told apart without running code of theirs."""
+        return tuple(Equals(k).key() if type(k) in LITERALS else id(k) for k in self.keys)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keys) and self.told() == other.told()
+
+    def __hash__(self) -> int:
+        return hash(self.told())
 
     def text(self, source: Source) -> str:
         return f"list({source}) == [{', '.join(map(short, self.keys))}]"

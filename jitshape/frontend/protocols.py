@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import sys
-from types import WrapperDescriptorType
+from types import FunctionType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jitshape.frontend.checks import Distinct, NoTypeAttribute, SpecialMethods
@@ -362,6 +362,25 @@ class Protocols:
         if length < 0:
             self.throw(ValueError, "__len__() should return >= 0")
         return self.const(length)
+
+    def ask_length(self, value: Value) -> None:
+        """Run what `operator.length_hint` runs of an object's own."""
+        cls = value.python_type()
+        asked = (class_attribute(cls, name) for name in ("__len__", "__length_hint__"))
+        if not any(isinstance(found, FunctionType) for found in asked):
+            return  # what C answers has no effects
+        try:
+            if self.type_lookup(cls, "__len__") is not None:
+                self.default_length(value)
+                return
+            hint = self.call_special(value, "__length_hint__")
+        except Raised as raised:
+            if not self.is_exception(raised, TypeError):
+                raise
+            return
+        if hint is not None and not (hint.is_constant() and hint.constant() is NotImplemented):
+            if self.as_int(hint) < 0:
+                self.throw(ValueError, "__length_hint__() should return >= 0")
 
     def default_contains(self, value: Value, item: Value) -> Value:
         method = value.special(self, "__contains__")

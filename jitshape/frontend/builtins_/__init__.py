@@ -3,6 +3,7 @@ and with them the wrappers and builders of values/*."""
 
 from jitshape.frontend.builtins_ import (  # noqa: F401
     context,
+    formatting,
     functions,
     iteration,
     library,

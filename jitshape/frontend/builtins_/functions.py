@@ -17,7 +17,7 @@ from jitshape.frontend.builtins_.sequences import sort
 from jitshape.frontend.instructions import slot_names
 from jitshape.frontend.positions import origin_of
 from jitshape.frontend.protocols import class_attribute, is_generic
-from jitshape.frontend.values.base import Break, Cell, Raised, Value, unpack
+from jitshape.frontend.values.base import Break, Cell, Raised, Value, unpack, unpack_sized
 from jitshape.frontend.values.classes import ClassValue, make_super
 from jitshape.frontend.values.dicts import DictValue
 from jitshape.frontend.values.iterators import SentinelIterator
@@ -256,7 +256,7 @@ def builtin_next(m: Machine, iterator: Value, default: Value | None = None, /) -
 def builtin_sorted(
     m: Machine, iterable: Value, /, *, key: Value | None = None, reverse: Value | None = None
 ) -> Value:
-    return ListValue(sort(m, unpack(m, iterable), key, reverse))
+    return ListValue(sort(m, unpack_sized(m, iterable), key, reverse))
 
 
 @models(any)

@@ -185,38 +185,6 @@ def str_join(m: Machine, self: Value, iterable: Value, /) -> Value:
     return fold(m, str.join, self.constant(), [p.constant() for p in parts])
 
 
-@models(str.format)
-def str_format(m: Machine, self: Value, /, *args: Value, **kwargs: Value) -> Value:
-    """Arguments that are no constants are shown first, so only plain fields may name them."""
-    shown = [_formattable(m, a) for a in args]
-    named = {k: _formattable(m, v) for k, v in kwargs.items()}
-    return fold(m, str.format, self.constant(), *shown, **named)
-
-
-def _formattable(m: Machine, value: Value) -> Any:
-    value = literal(m, value)
-    return value.constant() if value.is_constant() else Shown(text(m, value, "__str__"))
-
-
-class Shown(str):
-    """Text of an object: attributes and items of the object itself are not reachable."""
-
-    def __getitem__(self, key: Any) -> str:
-        raise Break("text", "str.format with an item of an object")
-
-
-@models(str.__mod__)
-def str_percent(m: Machine, self: Value, args: Value, /) -> Value:
-    if isinstance(args, TupleValue):
-        return fold(m, str.__mod__, self.constant(), tuple(_formattable(m, a) for a in args.items))
-    if isinstance(args, DictValue):
-        items = zip(args.keys_in_order(m), args.values_in_order(m))
-        return fold(
-            m, str.__mod__, self.constant(), {k.constant(): _formattable(m, v) for k, v in items}
-        )
-    return fold(m, str.__mod__, self.constant(), _formattable(m, args))
-
-
 # ---- arithmetic functions
 
 

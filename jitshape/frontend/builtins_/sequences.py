@@ -11,7 +11,7 @@ from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import NONE, is_none, models
-from jitshape.frontend.values.base import Break, Value, unpack, wraps
+from jitshape.frontend.values.base import Break, Value, unpack_sized, wraps
 from jitshape.frontend.values.classes import DescriptorValue
 from jitshape.frontend.values.constants import ConstantValue
 from jitshape.frontend.values.iterators import ListIterator
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @models(list)
 def new_list(m: Machine, iterable: Value | None = None, /) -> Value:
-    return ListValue(unpack(m, iterable) if iterable is not None else ())
+    return ListValue(unpack_sized(m, iterable) if iterable is not None else ())
 
 
 @models(tuple)
 def new_tuple(m: Machine, iterable: Value | None = None, /) -> Value:
     if isinstance(iterable, TupleValue) and iterable.cls is tuple:
         return iterable
-    return TupleValue(unpack(m, iterable) if iterable is not None else ())
+    return TupleValue(unpack_sized(m, iterable) if iterable is not None else ())
 
 
 @models(slice)
@@ -50,7 +50,7 @@ def new_range(m: Machine, *args: Value) -> Value:
 
 @models(tuple.__new__)
 def tuple_new(m: Machine, cls: Value, iterable: Value | None = None, /) -> Value:
-    return TupleValue(unpack(m, iterable) if iterable is not None else (), cls.constant())
+    return TupleValue(unpack_sized(m, iterable) if iterable is not None else (), cls.constant())
 
 
 @models(list.__new__)
@@ -60,7 +60,7 @@ def list_new(m: Machine, cls: Value, *args: Value, **kwargs: Value) -> Value:
 
 @models(list.__init__)
 def list_init(m: Machine, self: Any, iterable: Value | None = None, /) -> None:
-    items = unpack(m, iterable) if iterable is not None else []
+    items = unpack_sized(m, iterable) if iterable is not None else []
     self.change(m)[:] = items
 
 

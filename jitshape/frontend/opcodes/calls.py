@@ -12,7 +12,7 @@ from jitshape.frontend.frame import NULL, Frame
 from jitshape.frontend.instructions import Instruction, Program
 from jitshape.frontend.opcodes.registry import inst, name, raw
 from jitshape.frontend.sources import Held, Key
-from jitshape.frontend.values.base import Raised, Value
+from jitshape.frontend.values.base import Raised, Value, unpack_sized
 
 _DEFAULTS, _KWDEFAULTS, _ANNOTATIONS, _CLOSURE = 1, 2, 4, 8
 
@@ -85,7 +85,7 @@ def call_function_ex(m: Any, frame: Frame, arg: tuple[bool, int]) -> None:
         cls = packed.python_type().__name__
         shown = m.function_name(function)
         m.throw(TypeError, f"{shown} argument after * must be an iterable, not {cls}")
-    args = m.items_of(packed)
+    args = unpack_sized(m, packed)
     frame.calling = function
     result = function.call(m, args, kwargs)
     frame.calling = None

@@ -320,3 +320,13 @@ def unpack(m: Machine, value: Value) -> list[Value]:
     while (item := iterator.next(m)) is not None:
         items.append(item)
     return items
+
+
+def unpack_sized(m: Machine, value: Value) -> list[Value]:
+    """As `unpack`, for what makes a list or a tuple: it asks first how many items to expect."""
+    items = []
+    iterator = value.iterate(m)
+    m.ask_length(value)
+    while (item := iterator.next(m)) is not None:
+        items.append(item)
+    return items

@@ -337,6 +337,7 @@ class ListValue(SequenceValue):
                 self.append(m, item)
             return
         iterator = other.iterate(m)
+        m.ask_length(other)
         while (item := iterator.next(m)) is not None:
             self.append(m, item)
 
