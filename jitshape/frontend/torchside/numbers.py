@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
-from jitshape.frontend.builtins_.numbers import SYMBOLIC
+from jitshape.frontend.builtins_.numbers import SYMBOLIC, literal
 from jitshape.frontend.values.base import Value, data_dependent
 from jitshape.ir import symfloat, symnode
 from jitshape.ir.branches import raising_truth
@@ -206,7 +206,7 @@ class SymbolicInt(SymbolicNumber):
             left, right = (size, self.expr) if reflected else (self.expr, size)
             result: Size = self.env.shallow(ARITHMETIC[plain](left, right))
             if not fits(self.env.actual(result) or 0):
-                return m.binary(plain, *_sides(self.specialize(m), _literal(m, other), reflected))
+                return m.binary(plain, *_sides(self.specialize(m), literal(m, other), reflected))
             return m.const(result) if type(result) is int else SymbolicInt(self.env, result)
         return super().binary(m, op, other, reflected)
 
