@@ -114,7 +114,8 @@ class _Keys:
     def node(self, node: Node) -> Hashable:
         args, kwargs = self.leaf(node.args), self.leaf(node.kwargs)
         outs = tuple(map(self.defined, node.outs))
-        return node.op, args, kwargs, outs, node.token, node.backward, str(node.location)
+        marks = node.token, node.backward, node.region, str(node.location)
+        return node.op, args, kwargs, outs, *marks
 
     def leaf(self, x: Any) -> Hashable:
         if isinstance(x, Value):

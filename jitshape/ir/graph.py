@@ -67,7 +67,9 @@ def tensor_type(value: Value) -> TensorType:
 class Node:
     """One call of an op: `outs = op(*args, **kwargs)`."""
 
-    __slots__ = ("args", "backward", "kwargs", "location", "op", "origin", "outs", "token")
+    __slots__ = (
+        "args", "backward", "kwargs", "location", "op", "origin", "outs", "region", "token",
+    )  # fmt: skip
 
     def __init__(
         self, op: str, args: tuple, kwargs: dict[str, Any], location: Location | None = None
@@ -76,6 +78,7 @@ class Node:
         self.outs: tuple[Value, ...] = ()
         self.backward = False  # recorded while autograd ran backward
         self.token: int | None = None  # of a random op: its place in program order
+        self.region: int | None = None  # checkpointed: backward computes its values again
         self.origin = ""  # the composite op that it was decomposed from
 
     @property

@@ -99,6 +99,7 @@ class Rewriter:
         if self._current is not None:
             current = self._current
             node.location, node.backward = current.location, current.backward
+            node.region = current.region
             node.origin = current.origin or current.op
             definition = OPS.get(op)
             if definition is not None and definition.family == "random":

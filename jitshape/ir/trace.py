@@ -11,6 +11,7 @@ decomposition; an extern call, whose result types come from a run at the hint si
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -60,6 +61,8 @@ class Trace(TorchDispatchMode):
         self._in_backward = False
         self._lines: dict[int, Location | None] = {}  # by the number of the autograd node
         self._tokens = 0
+        self.region: int | None = None  # that what is recorded now belongs to
+        self._regions = itertools.count()
 
     def close(self) -> None:
         """Let go of every symbolic tensor; the graph stays."""
@@ -138,6 +141,10 @@ class Trace(TorchDispatchMode):
 
     # ---- recording
 
+    def new_region(self) -> int:
+        """The number of a further checkpointed region."""
+        return next(self._regions)
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -177,7 +184,7 @@ class Trace(TorchDispatchMode):
         """Append a node with outputs of `types`; the Value of a missing output is empty."""
         graph = self.graph
         node = Node(op, tuple(args), kwargs, self._location())
-        node.backward = self._in_backward
+        node.backward, node.region = self._in_backward, self.region
         outs = tuple([graph.new_value(t if t is not None else _NOTHING, storage) for t in types])
         graph.add_node(node, outs)
         return outs

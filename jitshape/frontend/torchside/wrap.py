@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import jitshape.frontend.torchside.checkpoints
 import jitshape.frontend.torchside.gradients  # noqa: F401  registers calls of autograd
 from jitshape.frontend.sources import Source
 from jitshape.frontend.torchside.markers import look_behind

@@ -66,7 +66,7 @@ def partition(graph: Graph) -> Split:
     early = [node for node in graph.nodes if node not in late]
     mutated = {graph.inputs[m.input] for m in mutations}
     needed = _needed_late(graph.nodes, late, tangents, gradients)
-    saved = choose_saved(primals, early, needed, mutated)
+    saved = choose_saved(primals, early, needed, mutated, values_in(kept))
 
     backward = _backward_graph(graph, saved, tangents, gradients)
     aliases = tuple(
@@ -171,10 +171,11 @@ def _backward_graph(
         return copies[leaf] if isinstance(leaf, Value) else leaf
 
     known = set(saved) | set(tangents)
-    for node in _until(graph.nodes, known, values_in(gradients)):
+    needed = _until(graph.nodes, known, values_in(gradients))
+    for node in _just_in_time(needed, _dependents(needed, tangents)):
         args, kwargs = map_leaves(copied_leaf, (node.args, node.kwargs))
         clone = Node(node.op, args, kwargs, node.location)
-        clone.backward, clone.token = True, node.token
+        clone.backward, clone.token, clone.region = True, node.token, node.region
         backward.add_node(clone, tuple(copy(out) for out in node.outs))
     backward.outputs = map_leaves(copied_leaf, gradients)
     backward.returned = len(gradients)
@@ -192,6 +193,25 @@ def _until(nodes: list[Node], known: set[Value], wanted: Iterable[Value]) -> lis
             needed.update(value for value in node.inputs() if value not in known)
             kept.append(node)
     return kept[::-1]
+
+
+def _just_in_time(nodes: list[Node], late: set[Node]) -> list[Node]:
+    """`nodes` in an order in which what is computed again stands before its first use."""
+    position = {node: index for index, node in enumerate(nodes)}
+    ordered: dict[Node, None] = {}
+    for node in nodes:
+        if node in late:
+            todo, missing = [node], set()
+            while todo:
+                for value in todo.pop().inputs():
+                    source = value.node
+                    if source in position and source not in ordered and source not in missing:
+                        missing.add(source)
+                        todo.append(source)
+            ordered.update(dict.fromkeys(sorted(missing, key=position.__getitem__)))
+            ordered[node] = None
+    ordered.update(dict.fromkeys(nodes))
+    return list(ordered)
 
 
 def unbound_symbols(graph: Graph) -> list[Size | FloatExpr]:

@@ -4,46 +4,79 @@ In: the nodes that may run in forward, and the values that backward uses.  Out: 
 in program order.  The network: each value is an edge of its size in bytes; edges without bound
 lead from producers to consumers, from the source to what cannot be computed again, and from what
 backward uses to the sink.  Every path has a bounded edge, so the cut exists.
+Of a checkpointed region everything is computed again but what leaves it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import networkx
 from networkx.algorithms.flow import preflow_push
 
 from jitshape.ir.graph import Node, Value
 from jitshape.ir.ops.registry import OPS
+from jitshape.ir.passes.dce import has_effect
 from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType, numel
 
 _UNKNOWN_SIZE = 4096  # of a size without a hint
-_MUTATED = 1 << 20  # factor: saving an input that is written later fails at backward, as in eager
+_AVOIDED = 1 << 20  # factor: saving an input that is written later fails at backward, as in eager,
+# and saving what is checkpointed is what the user does not want
 
 
 def choose_saved(
-    inputs: Sequence[Value], nodes: Sequence[Node], needed: Sequence[Value], mutated: set[Value]
+    inputs: Sequence[Value],
+    nodes: Sequence[Node],
+    needed: Sequence[Value],
+    mutated: set[Value],
+    outputs: Iterable[Value] = (),
 ) -> list[Value]:
     """The cheapest set of values from which everything in `needed` can be computed cheaply."""
     direct = set(needed)
-    network = _network(needed, mutated, direct)
+    leaving = _leaving(nodes, outputs)
+
+    def again(value: Value) -> bool:
+        return value.node is not None and value not in leaving and recomputable(value.node)
+
+    network = _network(needed, mutated, direct, again)
     saved: set[Value] = set()
     for component in networkx.weakly_connected_components(network):
-        saved |= _cut(network.subgraph(component), direct)
+        saved |= _cut(network.subgraph(component), direct, again)
     position = {value: index for index, value in enumerate(_in_order(inputs, nodes))}
     return sorted(saved, key=position.__getitem__)
 
 
-def _network(needed: Sequence[Value], mutated: set[Value], direct: set[Value]) -> networkx.DiGraph:
+def _leaving(nodes: Sequence[Node], outputs: Iterable[Value]) -> set[Value]:
+    """Values of checkpointed regions that others use."""
+    found = {value for value in outputs if _region(value) is not None}
+    for node in nodes:
+        for value in node.inputs():
+            if _region(value) not in (None, node.region):
+                found.add(value)
+    return found
+
+
+def _region(value: Value) -> int | None:
+    return None if value.node is None else value.node.region
+
+
+def _network(
+    needed: Sequence[Value],
+    mutated: set[Value],
+    direct: set[Value],
+    again: Callable[[Value], bool],
+) -> networkx.DiGraph:
     """Ends of a value's edge are (value, "in") and (value, "out")."""
     network = networkx.DiGraph()
     todo, seen = list(needed), set(needed)
     while todo:
         value = todo.pop()
-        weight = _weight(value, value in direct) * (_MUTATED if value in mutated else 1)
+        weight = _weight(value, value in direct)
+        if value in mutated or (_region(value) is not None and again(value)):
+            weight *= _AVOIDED
         network.add_edge((value, "in"), (value, "out"), capacity=weight)
-        if value.node is None or not recomputable(value.node):
+        if value.node is None or not again(value):
             continue
         for source in value.node.inputs():
             network.add_edge((source, "out"), (value, "in"))
@@ -53,10 +86,12 @@ def _network(needed: Sequence[Value], mutated: set[Value], direct: set[Value]) -
     return network
 
 
-def _cut(network: networkx.DiGraph, direct: set[Value]) -> set[Value]:
+def _cut(
+    network: networkx.DiGraph, direct: set[Value], again: Callable[[Value], bool]
+) -> set[Value]:
     """The values on the minimum cut of one component."""
     values = {value for value, _ in network}
-    fixed = {v for v in values if v.node is None or not recomputable(v.node)}
+    fixed = {v for v in values if not again(v)}
     if len(values) == 1:
         return values if fixed else set()
     bounded = networkx.DiGraph(network)
@@ -84,8 +119,10 @@ def _weight(value: Value, direct: bool) -> int:
 
 
 def recomputable(node: Node) -> bool:
-    """Whether computing `node` again in backward is cheap."""
+    """Whether computing `node` again in backward is cheap, or wanted."""
     definition = OPS.get(node.op)
+    if node.region is not None:
+        return not has_effect(node)
     cheap = definition is not None and definition.family in ("pointwise", "view", "factory")
     return cheap and node.token is None
 

@@ -34,7 +34,7 @@ def copied(graph: Graph) -> Graph:
     for node in graph.nodes:
         args, kwargs = map_leaves(leaf, (node.args, node.kwargs))
         made = Node(node.op, args, kwargs, node.location)
-        made.backward, made.token = node.backward, node.token
+        made.backward, made.token, made.region = node.backward, node.token, node.region
         new.add_node(made, tuple(copy_value(out) for out in node.outs))
     new.outputs = [leaf(x) for x in graph.outputs]
     new.mutations, new.gradients = list(graph.mutations), graph.gradients
