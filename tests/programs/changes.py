@@ -49,10 +49,11 @@ def marked(*args: Any, **kwargs: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """`make()` changes the object and returns what undoes it."""
+    """`make()` changes the object and returns what undoes it; `new` is what it puts there."""
 
     text: str
     make: Callable[[], Callable[[], None]]
+    new: Any = None
 
 
 def others(value: Any) -> Iterator[Any]:
@@ -143,7 +144,8 @@ def of_dict(table: dict, text: str, names: set[str]) -> Iterator[Change]:
     keys = [key for key in table if not large or key in names]
     for key in keys:
         for other in others(table[key]):
-            yield Change(f"{text}[{key!r}] = {short(other)}", setting_item(table, key, other))
+            make = setting_item(table, key, other)
+            yield Change(f"{text}[{key!r}] = {short(other)}", make, other)
     new = [] if is_library_namespace(table) else [n for n in sorted(names) if n not in table]
     if type(table) is not dict or not all(type(key) is str for key in table):
         new = []
@@ -208,6 +210,7 @@ def of_list(items: list, text: str) -> Iterator[Change]:
             yield Change(
                 f"{text}[{index}] = {short(other)}",
                 restoring(lambda i=index, o=other: items.__setitem__(i, o)),
+                other,
             )
     yield Change(f"{text} is longer", restoring(lambda: items.append(items[-1] if items else 1)))
     if items:
@@ -332,7 +335,7 @@ def of_cell(cell: types.CellType, text: str) -> Iterator[Change]:
 
     with suppress(ValueError):
         for other in others(cell.cell_contents):
-            yield Change(f"{text} = {short(other)}", lambda other=other: make(other))
+            yield Change(f"{text} = {short(other)}", lambda other=other: make(other), other)
 
         def empty() -> Callable[[], None]:
             old = cell.cell_contents
@@ -361,6 +364,32 @@ def of_tensor(tensor: torch.Tensor, text: str) -> Iterator[Change]:
     for other in other_tensors(tensor.detach()):
         if other.dtype == tensor.dtype and not tensor.is_inference():
             yield Change(f"{text}.data = {short(other)}", with_data(other))
+
+
+def shared_memory(tensors: list[tuple[torch.Tensor, str]]) -> Iterator[Change]:
+    """Two tensors that become views of the same memory, or of parts of it that overlap."""
+
+    def sharing(a: torch.Tensor, b: torch.Tensor, whole: bool) -> Callable[[], Callable[[], None]]:
+        def make() -> Callable[[], None]:
+            old_a, old_b = a.data, b.data
+            memory = torch.arange(2.0 * a.numel() + 1, device=a.device).to(a.dtype)
+            for tensor, start in ((a, 0), (b, 0 if whole else 1)):
+                part = memory[start : start + a.numel()].view(a.shape)
+                part.copy_(tensor.data)
+                tensor.data = part
+
+            def undo() -> None:
+                a.data, b.data = old_a, old_b
+
+            return undo
+
+        return make
+
+    for index, (a, name) in enumerate(tensors):
+        for b, other in tensors[index + 1 :]:
+            if a.shape == b.shape and a.dtype == b.dtype and a.is_contiguous() and a is not b:
+                yield Change(f"{name} and {other} share memory", sharing(a, b, whole=True))
+                yield Change(f"{name} and {other} overlap", sharing(a, b, whole=False))
 
 
 def of_module(module: nn.Module, text: str) -> Iterator[Change]:

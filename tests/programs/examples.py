@@ -223,6 +223,28 @@ def tied() -> nn.Module:
     return net
 
 
+class Running(nn.Module):
+    """Writes to its buffers and reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("mean", "square", "last"):
+            self.register_buffer(name, torch.ones(4))
+        self.scale = nn.Parameter(torch.full((4,), 2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.5).add_(x.mean(0))
+        self.square.mul_(0.5).add_(x.square().mean(0))
+        self.last.copy_(x[0])
+        return (x - self.mean) * self.scale / self.square
+
+
+def accumulate(total: torch.Tensor, counts: list, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    total.add_(x)
+    counts[0].mul_(w).add_(total)
+    return x * w + total
+
+
 def x() -> torch.Tensor:
     return torch.linspace(-1.0, 2.0, 3)
 
@@ -245,4 +267,6 @@ EXAMPLES: dict[str, tuple[Any, tuple]] = {
     "training net": (Net(), (rows(),)),
     "hooked": (hooked(), (rows(),)),
     "tied": (tied(), (rows(),)),
+    "running": (Running(), (rows(),)),
+    "accumulate": (accumulate, (x(), [x() + 1], x() * 2, x() - 3)),
 }

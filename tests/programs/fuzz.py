@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from jitshape import pipeline
 from jitshape.frontend._evalframe import Dispatcher
@@ -25,7 +26,14 @@ from jitshape.frontend.capture import is_library
 from jitshape.frontend.checks import Holds, Is
 from jitshape.frontend.guards import Absent, read
 from jitshape.frontend.sources import Key, Number, Source
-from tests.programs.changes import Change, Marked, ambient, changes, is_library_namespace
+from tests.programs.changes import (
+    Change,
+    Marked,
+    ambient,
+    changes,
+    is_library_namespace,
+    shared_memory,
+)
 from tests.programs.compare import assert_same
 
 
@@ -35,6 +43,16 @@ class Missed(BaseException):
 
 def missed(dispatcher: Any, slots: tuple) -> Any:
     raise Missed
+
+
+# As they were before any change.
+PLAIN, DETACH = torch._C.DisableTorchFunctionSubclass, torch.Tensor.detach
+CLONE, COPY = torch.Tensor.clone, torch.Tensor.copy_
+
+
+def content(tensor: torch.Tensor) -> torch.Tensor:
+    with PLAIN():
+        return CLONE(DETACH(tensor))
 
 
 @dataclass
@@ -60,9 +78,32 @@ class Fuzzer:
     args: tuple
     writes: bool  # the function writes to its arguments: each call needs its own
     state: torch.Tensor = field(default_factory=torch.get_rng_state)
+    tensors: list[torch.Tensor] = field(default_factory=list)  # that the program may write to
 
-    def outcome(self, function: Callable, args: tuple) -> tuple[str, Any]:
-        torch.default_generator.set_state(self.state)  # no Python code, which may be changed
+    def __post_init__(self) -> None:
+        entries = dispatcher_of(self.compiled).miss.__self__.entries.guards()
+        found = (value for value, _ in self.objects(entries))
+        self.tensors.extend(value for value in found if isinstance(value, torch.Tensor))
+
+    def outcome(
+        self, function: Callable, args: tuple, new: Any = None
+    ) -> tuple[str, Any, list[torch.Tensor]]:
+        """How the call ends, with what, and what it left in all tensors, which then hold again
+        what they held before.  Runs no Python code of torch's, which may be changed."""
+        torch.default_generator.set_state(self.state)
+        tensors = [*self.tensors, *([new] if isinstance(new, torch.Tensor) else ())]
+        if isinstance(new, nn.Module):
+            tensors += new.state_dict(keep_vars=True).values()
+        before = list(map(content, tensors))
+        how, result = self.called(function, args)
+        after = list(map(content, tensors))
+        with PLAIN():
+            for tensor, value in zip(tensors, before):
+                if tensor.shape == value.shape:
+                    COPY(DETACH(tensor), value)
+        return how, result, after
+
+    def called(self, function: Callable, args: tuple) -> tuple[str, Any]:
         try:
             return "returns", function(*args)
         except Missed:
@@ -107,10 +148,12 @@ class Fuzzer:
         except Exception:
             return  # the object does not allow it
         report.changes += 1
+        expected = None
         try:
             mine, theirs = self.fresh(), self.fresh()
-            got = self.outcome(self.compiled, mine)
-            expected = None if got[0] == "misses" else self.outcome(self.function, theirs)
+            got = self.outcome(self.compiled, mine, change.new)
+            if got[0] != "misses":
+                expected = self.outcome(self.function, theirs, change.new)
         finally:
             undo()
         if expected is None:
@@ -138,7 +181,11 @@ class Fuzzer:
                 names_here = own - set().union(*keys.values()) | here
                 yield from changes(value, text, names_here)
             else:
-                yield from changes(value, text, names)
+                found = changes(value, text, names)
+                # a compiled module stands for the `__call__` that its class had
+                is_own = value is type(self.function)
+                yield from (c for c in found if not (is_own and c.text.endswith("__call__ is new")))
+        yield from shared_memory([(v, t) for v, t in objects if isinstance(v, torch.Tensor)])
         yield from ambient()
 
     def keys_of_libraries(self, entries: list) -> dict[int, set[str]]:
@@ -220,13 +267,12 @@ def slots_of(compiled: Any, args: tuple) -> tuple:
 
 def fuzz(compiled: Callable, function: Callable, args: tuple, limit: int | None = None) -> Report:
     """Compile for the call, then judge a call after each of (at most `limit`) changes."""
-    used = copy.deepcopy(args)
     for _ in range(3):  # the entry, and a table that has a snapshot
         compiled(*copy.deepcopy(args))
-    function(*used)
+    fuzzer, before = Fuzzer(compiled, function, args, writes=False), copy.deepcopy(args)
+    fuzzer.outcome(function, args)
     try:
-        assert_same(args, used)
-        writes = False
-    except AssertionError:
-        writes = True
-    return Fuzzer(compiled, function, args, writes).run(limit)
+        assert_same(before, args)
+    except AssertionError:  # a container has changed
+        fuzzer = Fuzzer(compiled, function, before, writes=True)
+    return fuzzer.run(limit)

@@ -3,8 +3,7 @@
 In: the graph's inputs, what the optimized graph writes of them, and what it returns as views of
 them.  Out: guards.  A written input must overlap no other input, but for those that
 shared its memory while tracing, which must go on doing so.  Without writes and views nothing is
-demanded: two inputs may be one tensor or not.  State of modules overlaps other state only where
-its owner ties it, which the trace saw.
+demanded: two inputs may be one tensor or not.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jitshape.frontend.checks import Apart, Guard, NoOverlap, SharesStorage
-from jitshape.frontend.dynamic import held_by_module
-from jitshape.frontend.sources import Held, Source
+from jitshape.frontend.sources import Held
 from jitshape.ir.graph import Alias, Mutation
 
-MOST_PAIRS = 16  # that have a guard each
+MOST_PAIRS = 32  # that have a guard each
 
 if TYPE_CHECKING:
     from jitshape.frontend.torchside.tracer import GraphInput
@@ -40,29 +38,21 @@ def memory_guards(
 
 
 def _apart(by_storage: Mapping[int, Sequence[GraphInput]], written: set[int]) -> Iterator[Guard]:
-    """A guard for each pair, or one for all where these are many."""
-    done: set[int] = set()
-    pairs: list[tuple[Source, Source]] = []
-    for storage in (s for s in by_storage if s in written):
-        done.add(storage)
-        others = [e for s, group in by_storage.items() if s not in done for e in group]
-        others = [e for e in others if not isinstance(e.source, Held)]  # constants of the trace
-        pairs += (
-            (entry.source, other.source)
-            for entry in by_storage[storage]
-            for other in others
-            if not (held_by_module(entry.source) and held_by_module(other.source))
-        )
-    if len(pairs) <= MOST_PAIRS:
-        yield from (Guard(source, NoOverlap(other)) for source, other in pairs)
-        return
-    concerned = {source for pair in pairs for source in pair}
+    """A guard for each pair, or one for all where these are many.  Constants of the trace, which
+    the entry holds, overlap nothing."""
     order = sorted(by_storage, key=lambda storage: storage not in written)
-    rows = [(e.source, i) for i, s in enumerate(order) for e in by_storage[s]]
-    rows = [(source, group) for source, group in rows if source in concerned]
+    rows = [(e.source, place) for place, s in enumerate(order) for e in by_storage[s]]
+    rows = [(source, group) for source, group in rows if not isinstance(source, Held)]
     count = sum(order[group] in written for _, group in rows)
-    (first, *others), groups = [source for source, _ in rows], tuple(g for _, g in rows)
-    yield Guard(first, Apart(tuple(others), count, groups))
+    if count * len(rows) > MOST_PAIRS:
+        (first, *others), groups = [source for source, _ in rows], tuple(g for _, g in rows)
+        if count and len(set(groups)) > 1:
+            yield Guard(first, Apart(tuple(others), count, groups))
+        return
+    for place, (source, group) in enumerate(rows[:count]):
+        for other, other_group in rows[place + 1 :]:
+            if group != other_group:
+                yield Guard(source, NoOverlap(other))
 
 
 def _storage(entry: GraphInput) -> int:
