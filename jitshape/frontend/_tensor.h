@@ -13,7 +13,7 @@ typedef struct {
     uint64_t keys, kind;
     int64_t rank, offset;
     const int64_t *sizes, *strides;
-    const char *storage; /* first byte of the storage; NULL where unknown */
+    const char *storage; /* first byte of the storage; NULL where it has none */
     int requires_grad, is_leaf;
     int64_t buffer[2 * MAX_RANK]; /* used only by the slow way */
 } TensorView;
@@ -238,7 +238,8 @@ static int
 tensors_share_storage(PyObject *a, PyObject *b)
 {
     TensorView x, y;
-    return read_tensor(a, &x) && read_tensor(b, &y) && x.storage == y.storage && x.storage != NULL;
+    /* storages without a byte have no address: whether there is one or two cannot be seen */
+    return read_tensor(a, &x) && read_tensor(b, &y) && x.storage == y.storage;
 }
 
 static PyObject *

@@ -103,6 +103,7 @@ BREAKS: dict[Any, str] = {
     torch.Tensor.data_ptr: _REASON_RUN,
     torch.Tensor.untyped_storage: _REASON_RUN,
     torch.Tensor.__repr__: _REASON_RUN,
+    torch.Tensor.__format__: _REASON_RUN,
     torch.Tensor.__array__: _REASON_RUN,
     torch.Tensor.__deepcopy__: _REASON_RUN,
     torch.Tensor.__reduce_ex__: _REASON_RUN,

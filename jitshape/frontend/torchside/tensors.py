@@ -128,6 +128,7 @@ class TensorValue(Value):
             return MODELS["read .grad"](m, self)
         if name == "__class__":
             return m.wrap_type(self.cls)
+        m.guard_class(self.cls, name)
         if name == "_version" and m.tracer.trace.is_input_memory(self.tensor):
             raise Break("tensor_attribute", "Tensor._version: it counts writes before the call too")
         found = getattr(self.cls, name, None)
@@ -155,6 +156,7 @@ class TensorValue(Value):
         raise Break("tensor_attribute", f"assignment to Tensor.{name}", "assign it outside")
 
     def unary(self, m: Machine, op: str) -> Value:
+        m.guard_special_methods(self.cls)
         return call_native(m, UNARY[op], [self])
 
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
@@ -162,6 +164,7 @@ class TensorValue(Value):
         stem = OPERATORS[op.rstrip("=")]
         if not _is_operand(other):
             return NotImplemented
+        m.guard_special_methods(self.cls)
         if inplace:
             return call_native(m, getattr(operator, f"i{stem}"), [self, other])
         sides = [other, self] if reflected else [self, other]
@@ -172,18 +175,22 @@ class TensorValue(Value):
     def compare(self, m: Machine, op: str, other: Value) -> Any:
         if not _is_operand(other):
             return NotImplemented
+        m.guard_special_methods(self.cls)
         return call_native(m, getattr(operator, COMPARISONS[op]), [self, other])
 
     def getitem(self, m: Machine, key: Value) -> Value:
+        m.guard_special_methods(self.cls)
         return call_native(m, operator.getitem, [self, key])
 
     def setitem(self, m: Machine, key: Value, value: Value) -> None:
+        m.guard_special_methods(self.cls)
         call_native(m, operator.setitem, [self, key, value])
 
     def contains(self, m: Machine, item: Value) -> Value:
         raise Break("data_dependent_branch", "`in` on a tensor needs its values")
 
     def length(self, m: Machine) -> Value:
+        m.guard_special_methods(self.cls)
         if self.tensor.dim() == 0:
             m.throw(TypeError, "len() of a 0-d tensor")
         return from_real(m, self.tensor.size(0))

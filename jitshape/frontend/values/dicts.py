@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.checks import Is, Keys, Missing
+from jitshape.frontend.checks import Is, Keys, Missing, Present
 from jitshape.frontend.sources import Held, InstanceDict, Key, Source
 from jitshape.frontend.values.base import Value, builds, unpack, wraps
 from jitshape.frontend.values.constants import CONSTANT_TYPES
@@ -106,7 +106,8 @@ class DictValue(Storage):
         if self.complete:
             return self.entries
         self.complete = True
-        real = tuple(dict.keys(self.object))
+        kept = OrderedDict if isinstance(self.object, OrderedDict) else dict
+        real = tuple(kept.__iter__(self.object))  # its own order, whatever the class overrides
         m.guard(self.source, Keys(real))
         touched, self.entries = self.entries, {}
         for key in real:
@@ -145,13 +146,15 @@ class DictValue(Storage):
         if entry is None:
             return None
         self.touch(m)
-        self._drop(hashed)
+        self._drop(m, hashed)
         return entry.value
 
-    def _drop(self, hashed: Any) -> None:
+    def _drop(self, m: Machine, hashed: Any) -> None:
         self._forget(hashed)
         entry = self.entries.pop(hashed)
         if entry.old:
+            if entry.key.is_constant():  # it may have been written, and never read
+                m.guard(Key(self.source, entry.key.constant()), Present())
             self.deleted.append(entry.key)
         if not self.complete:
             self.missing.add(hashed)
@@ -165,7 +168,7 @@ class DictValue(Storage):
         self.load(m)
         self.touch(m)
         for hashed in list(self.entries):
-            self._drop(hashed)
+            self._drop(m, hashed)
 
     # ---- by name: attributes, globals
 
