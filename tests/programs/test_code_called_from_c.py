@@ -217,7 +217,12 @@ class Thing:
 def getters_called_from_c(x):
     thing = Thing(3)
     get = operator.attrgetter("scaled", "missing")
-    return x * getattr(thing, "".join("scaled")), get(thing), hasattr(thing, "other"), x * thing.more
+    return (
+        x * getattr(thing, "".join("scaled")),
+        get(thing),
+        hasattr(thing, "other"),
+        x * thing.more,
+    )
 
 
 def numbers_asked_by_c(x):
@@ -258,7 +263,13 @@ def hashed_by_c(x):
 
 def text_asked_by_c(x):
     thing = Thing(1)
-    return f"{thing}{thing!s:>5}", "%s" % (thing,), str(thing), "{}".format(thing), x * len(str(thing))
+    return (
+        f"{thing}{thing!s:>5}",
+        "%s" % (thing,),
+        str(thing),
+        "{}".format(thing),
+        x * len(str(thing)),
+    )
 
 
 class Missing(dict):

@@ -97,3 +97,12 @@ def test_attributes_of_tensors_may_be_added(monkeypatch: pytest.MonkeyPatch) -> 
     assert_same(x, compiled(x))
     monkeypatch.setattr(torch.Tensor, "marked", True, raising=False)
     assert_same(x * 2, compiled(x))
+
+
+@pytest.mark.parametrize("function", [int, round])
+@pytest.mark.parametrize("start, error", [("inf", OverflowError), ("nan", ValueError)])
+def test_no_int_is_near_infinity(function, start, error) -> None:
+    compiled = jitshape.compile(lambda x, n: (x + 1, function(float(start) * n)))
+    for n in (2, 3, 4):
+        with pytest.raises(error, match="cannot convert float"):
+            compiled(torch.ones(2), n)

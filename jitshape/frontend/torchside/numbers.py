@@ -271,7 +271,10 @@ def _rounded(op: str) -> Callable[[Machine, list[Value]], Value | None]:
         if not isinstance(number, SymbolicFloat):
             return None
         expr = number.number.node.expr
-        return number_value(m, number.env, answer(lambda: number.env.round_float(op, expr)))
+        try:
+            return number_value(m, number.env, answer(lambda: number.env.round_float(op, expr)))
+        except (OverflowError, ValueError) as error:  # no int is near infinity or nan
+            m.throw(type(error), str(error))
 
     return rule
 
