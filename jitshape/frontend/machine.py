@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import jitshape.frontend.opcodes  # noqa: F401  (registers the handlers)
 from jitshape.errors import DataDependent
 from jitshape.frontend.arguments import argument_error, bind_arguments
-from jitshape.frontend.checks import Guard, Is, Location, NullField, SameObject
+from jitshape.frontend.checks import AMBIENT, Ambient, Guard, Is, Location, NullField, SameObject
 from jitshape.frontend.frame import NULL, Callee, Frame, FrameSnapshot, Lasti
 from jitshape.frontend.generators import GeneratorValue
 from jitshape.frontend.opcodes.registry import bind
@@ -47,6 +47,8 @@ UNROLL_LIMIT = 4096
 DEPTH_LIMIT = 150  # of inlined calls; deeper recursion runs natively
 PYTHON_FRAMES_PER_CALL = 12  # of the machine itself, an upper bound, to set the recursion limit
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+AMBIENT["handled_exception"] = lambda: sys.exception() is not None
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Machine(Protocols):
 
     tracer: Any = None  # the torch side, where there is one
     root: Frame  # the outermost
+    called_in_handler = False
 
     def __init__(
         self,
@@ -136,6 +139,7 @@ class Machine(Protocols):
         if code.co_flags & (_ASYNC | inspect.CO_GENERATOR):
             cause = Break("generator", "the outermost frame is a generator or coroutine")
             return Outcome("break", cause=cause, location=self._location_of(code))
+        self.called_in_handler = sys.exception() is not None
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(max(limit, limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL))
         outer, CLOCK.machine = CLOCK.machine, self
@@ -335,6 +339,8 @@ class Machine(Protocols):
     def set_context(self, exception: Any) -> None:
         """What PyErr_SetObject does to `__context__`: no cycles."""
         handled: Any = self.handling.current()
+        if handled is None:
+            exception.outermost = True
         if handled is None or handled is exception:
             return
         link, seen = handled, set()
@@ -345,6 +351,11 @@ class Machine(Protocols):
             seen.add(id(link))
             link = link.context
         exception.assign(self, "context", handled)
+
+    def caller_handles(self) -> bool:
+        """Whether an exception is being handled where the outermost frame is called; guarded."""
+        self.guard(None, Ambient("handled_exception", self.called_in_handler))
+        return self.called_in_handler
 
     def is_exception(self, raised: Raised, types: Any) -> bool:
         return issubclass(raised.value.python_type(), types)

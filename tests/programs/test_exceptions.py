@@ -1,5 +1,8 @@
 """Exceptions of programs: type, message, chain and the lines of the user's, as eager."""
 
+import contextlib
+import sys
+
 import pytest
 import torch
 
@@ -222,3 +225,57 @@ def test_a_cycle_of_contexts_ends():
                 return error, error.__context__ is a, a.__context__ is b, b.__context__ is a
 
     assert jitshape.compile(cycle)(1)[1:] == cycle(1)[1:]
+
+
+def inside_a_handler(x):
+    found = [sys.exc_info()[1], sys.exception()]
+    try:
+        raise KeyError(x)
+    except KeyError as error:
+        return error, found, sys.exc_info()[2] is not None, sys.exception() is error
+
+
+def contexts(function):
+    plain, found, *more = function(1)
+    try:
+        raise ValueError("of the caller")
+    except ValueError as handled:
+        error, seen, *others = function(2)
+        return (
+            plain.__context__,
+            found,
+            more,
+            error.__context__ is handled,
+            [each is handled for each in seen],
+            others,
+        )
+
+
+def test_the_exception_that_the_caller_handles():
+    compiled = jitshape.compile(inside_a_handler)
+    for _ in range(2):
+        assert contexts(compiled) == contexts(inside_a_handler)
+
+
+def test_contexts_made_by_an_exit_stack():
+    def nested(inner, outer):
+        try:
+            raise inner
+        finally:
+            raise outer
+
+    def program(x):
+        made = [Exception(i) for i in range(5)]
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(nested, made[3], made[4])
+                stack.callback(nested, made[1], made[2])
+                raise made[0]
+        except Exception as error:
+            chain = []
+            while error is not None:
+                chain.append(str(error))
+                error = error.__context__
+            return chain
+
+    assert jitshape.compile(program)(1) == program(1) == ["4", "3", "2", "1", "0"]

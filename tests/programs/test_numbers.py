@@ -201,3 +201,14 @@ def test_attributes_of_modules_that_change() -> None:
         module.scale, module.keep = scale, keep
         assert_same(module(X), compiled(X), str((scale, keep)))
     assert jitshape.stats()["compiles"] <= 4
+
+
+def test_numbers_beyond_a_machine_word() -> None:
+    """Ints have no bound: one that no guard can read is a plain number."""
+
+    def f(n: int) -> tuple:
+        return n + 1, n * n, n < 5, n - (1 << 70)
+
+    compiled = jitshape.compile(f)
+    for n in (3, 5, 7, 1 << 61, 1 << 63, -(1 << 80), 9, 1 << 64):
+        assert compiled(n) == f(n), n

@@ -218,12 +218,22 @@ def _implicit_super(m: Machine) -> tuple[Value, Value]:
     """`super()`: the class cell and the first argument of the frame that calls it."""
     frame = m.frame
     names = frame.program.slot_names
-    if "__class__" not in names or not frame.callee.code.co_argcount:
+    if not frame.callee.code.co_argcount:
+        m.throw(RuntimeError, "super(): no arguments")
+    if "__class__" not in names:
         m.throw(RuntimeError, "super(): __class__ cell not found")
-    cls = m.load_cell(frame.slots[names.index("__class__")])
     owner = frame.slots[0]
-    if not isinstance(owner, Value) or hasattr(owner, "loaded"):
+    name = frame.callee.code.co_varnames[0]
+    if isinstance(owner, Cell) and name in frame.callee.code.co_cellvars:
         owner = m.load_cell(owner)
+    if owner is None:
+        m.throw(RuntimeError, "super(): arg[0] deleted")
+    cls = m.load_cell(frame.slots[names.index("__class__")])
+    if cls is None:
+        m.throw(RuntimeError, "super(): empty __class__ cell")
+    if m.real_class(cls) is None:
+        kind = cls.python_type().__name__
+        m.throw(RuntimeError, f"super(): __class__ is not a type ({kind})")
     return cls, owner
 
 

@@ -169,10 +169,22 @@ def intern(m: Machine, text: Value, /) -> Value:
 
 @models(sys.exc_info)
 def exc_info(m: Machine) -> Value:
-    handled = m.handling.current()
-    if handled is None:
+    handled = _handled(m)
+    if is_none(handled):
         return TupleValue([NONE, NONE, NONE])
-    return TupleValue([handled.type_value(m), handled, NONE])
+    return TupleValue([handled.type_value(m), handled, handled.traceback or NONE])
+
+
+@models(sys.exception)
+def exception(m: Machine) -> Value:
+    return _handled(m)
+
+
+def _handled(m: Machine) -> Value:
+    handled = m.handling.current()
+    if handled is None and m.caller_handles():
+        raise Break("exception", "an exception that the caller handles is read")
+    return handled or NONE
 
 
 @models(sys.getrecursionlimit)

@@ -102,7 +102,7 @@ def before_with(m: Any, frame: Frame, arg: int) -> None:
 def with_except_start(m: Any, frame: Frame, arg: int) -> None:
     """[exit, lasti, saved, exception] -> [..., exit(type, exception, traceback)]"""
     leave, exception = frame.stack[-4], frame.stack[-1]
-    traceback = exception.getattr(m, "__traceback__")
+    traceback = exception.traceback or m.const(None)
     details = [m.wrap_type(exception.python_type()), exception, traceback]
     frame.stack.append(m.call(leave, details, {}))
 

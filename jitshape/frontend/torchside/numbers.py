@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
-from jitshape.frontend.builtins_.numbers import SYMBOLIC, literal
+from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.values.base import Value, data_dependent
 from jitshape.ir import symfloat, symnode
 from jitshape.ir.branches import raising_truth
@@ -79,11 +79,11 @@ def answer(ask: Callable[[], Any]) -> Any:
         raise data_dependent(error) from error
 
 
-WORD = 1 << 62  # that guards and kernels compute with, less a bit for sums
+WORD = 1 << 62  # that guards read numbers as, less a bit for sums
 
 
 def fits(number: Any) -> bool:
-    """Whether an int, of any size in Python, can be computed with as a machine's word."""
+    """Whether a guard can read an int, of any size in Python, as a machine's word."""
     return type(number) is not int or -WORD <= number < WORD
 
 
@@ -110,7 +110,7 @@ class SymbolicNumber(Value):
         if isinstance(other, SymbolicNumber):
             return other.to_torch()
         if other.is_constant() and type(other.constant()) in (int, float, bool):
-            return other.constant() if fits(other.constant()) else None
+            return other.constant()
         return None
 
     def unary(self, m: Machine, op: str) -> Value:
@@ -205,8 +205,6 @@ class SymbolicInt(SymbolicNumber):
         if size is not None and plain in ("+", "-", "*"):
             left, right = (size, self.expr) if reflected else (self.expr, size)
             result: Size = self.env.shallow(ARITHMETIC[plain](left, right))
-            if not fits(self.env.actual(result) or 0):
-                return m.binary(plain, *_sides(self.specialize(m), literal(m, other), reflected))
             return m.const(result) if type(result) is int else SymbolicInt(self.env, result)
         return super().binary(m, op, other, reflected)
 
@@ -220,7 +218,7 @@ class SymbolicInt(SymbolicNumber):
         if type(other) is SymbolicInt:
             return other.expr
         if other.is_constant() and type(other.constant()) in (int, bool):
-            return int(other.constant()) if fits(other.constant()) else None
+            return int(other.constant())
         return None
 
     def truth(self, m: Machine) -> bool:

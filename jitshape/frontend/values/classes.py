@@ -425,4 +425,6 @@ def make_super(m: Machine, cls: Value, owner: Value) -> Value:
             return SuperValue(cls.object, owner, owner.object)
         if issubclass(owner.python_type(), cls.object):
             return SuperValue(cls.object, owner, owner.python_type())
+    if m.real_class(cls) is None:
+        m.throw(TypeError, f"super() argument 1 must be a type, not {cls.python_type().__name__}")
     m.throw(TypeError, "super(type, obj): obj must be an instance or subtype of type")

@@ -6,6 +6,7 @@ In: an exception class and its arguments.  Out: a value with `args`, `cause`, `c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ class ExceptionValue(Storage, HasSlots):
     """An exception."""
 
     builtin = BaseException
+    outermost = False  # raised where the trace handles none: perhaps its caller does
 
     def __init__(self, cls: type, args: list[Value]) -> None:
         self.cls, self.args = cls, TupleValue(args)
@@ -43,7 +45,8 @@ class ExceptionValue(Storage, HasSlots):
         return f"ExceptionValue({self.cls.__name__}, {self.args!r})"
 
     def truth(self, m: Machine) -> bool:
-        return True if not hasattr(self.cls, "__len__") else m.default_truth(self)
+        plain = not hasattr(self.cls, "__len__") and not hasattr(self.cls, "__bool__")
+        return plain or m.default_truth(self)
 
     def children(self) -> Iterable[Value]:
         yield self.args
@@ -74,6 +77,12 @@ class ExceptionValue(Storage, HasSlots):
             self._store(e, "__cause__", self.cause)
         if self.context is not None:
             self._store(e, "__context__", self.context)
+        elif self.outermost:
+            e.begin_call()
+            e.const(link_to_handled)
+            e.value(self)
+            e.end_call(1)
+            e.pop()
         if self.suppress_context or self.cause is not None:
             e.const(self.suppress_context)
             e.value(self)
@@ -255,6 +264,19 @@ def _exception_or_none(value: Value) -> Value | None:
     return None if value.is_constant() and value.constant() is None else value
 
 
+def link_to_handled(exception: BaseException) -> None:
+    """Called by compiled code: what raising does where the caller handles an exception."""
+    handled = sys.exception()
+    if handled is not None and handled is not exception:
+        exception.__context__ = handled
+
+
+def _context(m: Machine, exception: Any) -> Value:
+    if exception.context is None and exception.outermost and m.caller_handles():
+        raise Break("exception", "the context of an exception is one that the caller handles")
+    return exception.context or m.const(None)
+
+
 def _traceback(m: Machine, exception: Any) -> Value:
     if isinstance(exception.traceback, FormerTraceback):
         raise Break("exception", "__traceback__ of an exception raised outside the graph")
@@ -265,7 +287,7 @@ GETTERS.update(
     {
         BaseException.args: lambda m, x: x.args,
         BaseException.__cause__: lambda m, x: x.cause or m.const(None),
-        BaseException.__context__: lambda m, x: x.context or m.const(None),
+        BaseException.__context__: _context,
         BaseException.__suppress_context__: lambda m, x: m.const(x.suppress_context),
         BaseException.__traceback__: _traceback,
     }
