@@ -22,6 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-mutations", action="store_true", help="make every change of tests/programs/fuzz.py"
     )
+    parser.addoption(
+        "--memory-programs", type=int, default=25, help="how many random programs of writes to run"
+    )
 
 
 @pytest.fixture(autouse=True)

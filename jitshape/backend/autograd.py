@@ -300,7 +300,8 @@ def _finish(contract: Contract, inputs: Sequence[Any], results: list[Any]) -> No
             view = plan.rebuild(base, results[plan.geometry : plan.geometry + 2 * plan.ndim + 1])
         results[plan.place] = view
     for change in contract.reshaped:
-        reshape(inputs[change.input], results[change.output], change.times)
+        view = None if change.output is None else results[change.output]
+        reshape(inputs[change.input], view, change.times)
 
 
 def _grad_mode(tracked: bool) -> AbstractContextManager[Any]:

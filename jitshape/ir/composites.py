@@ -127,6 +127,16 @@ def data(x: Any) -> Any:
     return trace.wrap(trace.call(OPS["aten.alias.default"], [x.value], {}))
 
 
+@replaces(torch.functional.broadcast_tensors)
+def broadcast_tensors(*tensors: Any) -> Any:
+    if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
+        tensors = tuple(tensors[0])
+    if not tensors or not _symbolic(*tensors):
+        return NotImplemented
+    shape = _torch(_env(), broadcast(_env(), *(t.value.type.shape for t in tensors)))
+    return tuple(t.expand(shape) for t in tensors)
+
+
 # ---- matrix products
 
 
@@ -236,25 +246,36 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Any:
-    """Images: the ATen op itself, since C++ takes sizes for numbers on the way to it."""
-    if not _symbolic(input) or recompute_scale_factor or antialias or input.ndim != 4:
+    """The ATen op itself, since C++ takes sizes for numbers on the way to it."""
+    if not _symbolic(input) or recompute_scale_factor or (size is None) == (scale_factor is None):
         return NotImplemented
-    if mode not in _RESAMPLE or (size is None) == (scale_factor is None):
+    wide = input.value.type.shape[2:]
+    op = _RESAMPLE.get((mode + "-antialias" * antialias, len(wide)))
+    if op is None:
         return NotImplemented
-    scales = scale_factor if isinstance(scale_factor, (list, tuple)) else [scale_factor] * 2
+    listed = isinstance(scale_factor, (list, tuple))
+    scales = scale_factor if listed else [scale_factor] * len(wide)
     if size is None:
-        wide = input.value.type.shape[2:]
-        size = [_scaled(_env(), n, float(scale)) for n, scale in zip(wide, scales)]
         scales = [float(scale) for scale in scales]
-    size = list(size) if isinstance(size, (list, tuple)) else [size] * 2
-    corners = [] if mode == "nearest" else [bool(align_corners)]
-    return _RESAMPLE[mode](input, _torch(_env(), size), *corners, *scales)
+        size = [_scaled(_env(), n, scale) for n, scale in zip(wide, scales)]
+    size = list(size) if isinstance(size, (list, tuple)) else [size] * len(wide)
+    corners = [] if mode.startswith("nearest") else [bool(align_corners)]
+    return op(input, _torch(_env(), size), *corners, *scales)
 
 
 _RESAMPLE = {
-    "nearest": torch.ops.aten.upsample_nearest2d.default,
-    "bilinear": torch.ops.aten.upsample_bilinear2d.default,
-    "bicubic": torch.ops.aten.upsample_bicubic2d.default,
+    ("nearest", 1): torch.ops.aten.upsample_nearest1d.default,
+    ("nearest", 2): torch.ops.aten.upsample_nearest2d.default,
+    ("nearest", 3): torch.ops.aten.upsample_nearest3d.default,
+    ("nearest-exact", 1): torch.ops.aten._upsample_nearest_exact1d.default,
+    ("nearest-exact", 2): torch.ops.aten._upsample_nearest_exact2d.default,
+    ("nearest-exact", 3): torch.ops.aten._upsample_nearest_exact3d.default,
+    ("linear", 1): torch.ops.aten.upsample_linear1d.default,
+    ("bilinear", 2): torch.ops.aten.upsample_bilinear2d.default,
+    ("trilinear", 3): torch.ops.aten.upsample_trilinear3d.default,
+    ("bicubic", 2): torch.ops.aten.upsample_bicubic2d.default,
+    ("bilinear-antialias", 2): torch.ops.aten._upsample_bilinear2d_aa.default,
+    ("bicubic-antialias", 2): torch.ops.aten._upsample_bicubic2d_aa.default,
 }
 
 

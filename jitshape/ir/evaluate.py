@@ -183,7 +183,8 @@ def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[An
                 base = base.detach()
             plain[place] = rebuild_alias(base, shape, strides, offset, type_.dtype, output.traits)
     for change in graph.reshaped:
-        reshape(inputs[change.input], plain[change.output], change.times)
+        view = None if change.output is None else plain[change.output]
+        reshape(inputs[change.input], view, change.times)
     for place, number in graph.versions:
         set_version(plain[place], number)
     return plain

@@ -180,10 +180,10 @@ class Mutation:
 @dataclass(frozen=True, slots=True)
 class Reshaped:
     """After the run, `inputs[input]` shows its memory as `outputs[output]`, a view, does; the
-    program changed it `times` times."""
+    program changed it `times` times.  `output` is None where it changed only views of it."""
 
     input: int
-    output: int
+    output: int | None
     times: int
 
 

@@ -28,8 +28,11 @@ def add_versions(tensor: torch.Tensor, number: int) -> None:
         _set((tensor,), (tensor._version + number,))
 
 
-def reshape(tensor: torch.Tensor, view: torch.Tensor, times: int) -> None:
+def reshape(tensor: torch.Tensor, view: torch.Tensor | None, times: int) -> None:
     """An input shows its memory as `view` does, which the program changed `times` times."""
+    if view is None:
+        add_versions(tensor, times)
+        return
     with torch.no_grad():
         tensor.as_strided_(view.shape, view.stride(), view.storage_offset())
     add_versions(tensor, times - 1)

@@ -392,7 +392,9 @@ class ProgramWriter:
         for change in self.graph.reshaped:
             self.globals["reshape"] = reshape
             target = self.name(self.graph.inputs[change.input])
-            view = self._variable(texts, change.output)
+            view = "None"
+            if change.output is not None:
+                view = self._variable(texts, change.output)
             self.lines.append(f"reshape({target}, {view}, {change.times})")
         for place, number in self.graph.versions:
             self.globals["set_version"] = set_version

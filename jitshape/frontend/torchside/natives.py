@@ -30,6 +30,7 @@ NATIVE_MODULES = (
     "torch.linalg",
     "torch.fft",
     "torch.nn._reduction",
+    "torch.masked._ops",
     "torch.overrides",
     "torch._C",
     "torch._C._nn",

@@ -25,7 +25,9 @@ from jitshape.ir.types import ScalarType, TensorType
 
 LARGEST = 1 << 24  # elements of a tensor that may be materialised
 SLACK = 4096  # elements behind a dummy: a kernel may trust that sizes agree
-HARMLESS, ZEROS, ONES, DISTINCT = range(4)  # contents; harmless: integers, which are places, are 1
+HARMLESS, ZEROS, ONES, EYE, DISTINCT = range(
+    5
+)  # contents; harmless: integers, which are places, are 1
 
 
 def materialise(env: Any, tree: Any, number: Callable[[Size], int], fill: int) -> Any:
@@ -49,6 +51,8 @@ def materialise(env: Any, tree: Any, number: Callable[[Size], int], fill: int) -
         one = fill == ONES or (fill == HARMLESS and _holds_integers(x))
         memory = torch.empty(4 * max(reach, 1) + SLACK, dtype=x.type.dtype).fill_(one)
         made = memory.as_strided(shape, strides)
+        if fill == EYE and len(shape) > 1:
+            return made.copy_(torch.eye(*shape[-2:]))
         return made.copy_(torch.arange(made.numel()).view(shape)) if fill == DISTINCT else made
 
     return map_leaves(leaf, tree)
@@ -140,11 +144,11 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
 
 
 def _first_that_runs(rows: Callable, number: Callable[[Size], int]) -> tuple[int, list[Any]]:
-    """Some ops refuse zeros (a singular matrix), some ones (a pivot)."""
+    """Some ops refuse zeros, some ones, some all but regular matrices."""
     try:
         return HARMLESS, rows(number, HARMLESS)
     except Exception as error:
-        for fill in (ZEROS, ONES, DISTINCT):
+        for fill in (ZEROS, ONES, EYE, DISTINCT):
             try:
                 return fill, rows(number, fill)
             except Exception:

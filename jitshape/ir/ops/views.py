@@ -20,9 +20,18 @@ from jitshape.ir.types import TensorType, numel
 # ---- other shapes
 
 
+def is_minus_one(env: Any, size: Size) -> bool:
+    """Whether a size stands for one to be found, also where it is a number of the program."""
+    if type(size) is int:
+        return size == -1
+    if env is None or size.algebra.bounds(size)[0] >= 0 or env.actual(size) is None:
+        return False
+    return env.evaluate(compare("eq", size, -1))
+
+
 def infer_shape(env: Any, shape: Sequence[Size], total: Size) -> tuple[Size, ...]:
     """`shape` with -1 replaced so that it holds `total` elements."""
-    sizes = list(shape)
+    sizes = [-1 if is_minus_one(env, size) else size for size in shape]
     if -1 in sizes:
         place = sizes.index(-1)
         rest: Size = 1
@@ -250,7 +259,7 @@ class Expand:
         shape: list[Size] = list(size[:extra])
         strides: list[Size] = [0] * extra
         for wanted, own, stride in zip(size[extra:], old.shape, old.strides):
-            if (type(wanted) is int and wanted == -1) or same(wanted, own):
+            if is_minus_one(env, wanted) or same(wanted, own):
                 shape.append(own)
                 strides.append(stride)
                 continue

@@ -260,6 +260,8 @@ class _Functionalizer:
         if out.storage not in self.plan.flat or out.type.dtype != memory.root.dtype:
             return False
         source = self.windows.get(OPS[node.op].alias(node.args))
+        while source is not None and source.source is not None and not source.step.op:
+            source = self.windows.get(source.source)
         traits = traits_of(out)
         as_it_is = traits is not None and {"detach", "data"}.issuperset(traits)
         return as_it_is and (source is None or source.source is None)
@@ -402,6 +404,9 @@ class _Functionalizer:
             value = graph.inputs[index]
             graph.reshaped.append(Reshaped(index, len(graph.outputs), self.moves[value]))
             graph.outputs.append(Alias(index, tensor_type(shown)))
+        for value in graph.inputs:
+            if self.moves[value] and value.index not in graph.shown:
+                graph.reshaped.append(Reshaped(value.index, None, self.moves[value]))
 
     def write_back(self) -> None:
         graph = self.g.graph

@@ -88,7 +88,7 @@ def partition(graph: Graph) -> Split:
     forward.nodes = _live(early, values_in(forward.outputs))
     places = tuple(_place(kept, value) for value in graph.differentiated)
     reshaped = tuple(
-        replace(r, output=r.output - graph.gradients * (r.output >= returned))
+        r if r.output is None else replace(r, output=r.output - graph.gradients)
         for r in graph.reshaped
     )
     counts = len(kept), len(saved), len(backward.symbols)

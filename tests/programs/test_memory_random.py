@@ -1,0 +1,141 @@
+"""Random programs of views, writes and reads leave what eager leaves: values, aliases, bases,
+version counters.  `pytest --memory-programs 2000` runs more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.programs.memory import check_memory
+
+VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "row": lambda t: t[0],
+    "last": lambda t: t[-1],
+    "head": lambda t: t[: t.shape[0] - 1],
+    "odd": lambda t: t[1::2],
+    "columns": lambda t: t[..., 1:],
+    "turned": lambda t: t.transpose(0, -1),
+    "moved": lambda t: t.movedim(0, -1),
+    "wide": lambda t: t.unsqueeze(0),
+    "narrow": lambda t: t.squeeze(),
+    "flat": lambda t: t.view(-1),
+    "reshaped": lambda t: t.reshape(-1),
+    "diagonal": lambda t: t.diagonal(),
+    "windows": lambda t: t.unfold(0, 2, 1),
+    "pairs": lambda t: t.unfold(-1, 2, 2),
+    "spread": lambda t: t[:1].expand(3, *t.shape[1:]),
+    "piece": lambda t: t.as_strided((2, 2), (2, 1), 1),
+    "split": lambda t: t.split(2)[0],
+    "unbound": lambda t: t.unbind(-1)[1],
+    "bits": lambda t: t.view(torch.int32),
+    "halves": lambda t: t.view(torch.int16),
+    "negated": lambda t: torch._neg_view(t),
+    "detached": lambda t: t.detach(),
+    "data": lambda t: t.data,
+}
+WRITES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "add": lambda t: t.add_(1),
+    "mul": lambda t: t.mul_(2),
+    "neg": lambda t: t.neg_(),
+    "fill": lambda t: t.fill_(3),
+    "zero": lambda t: t.zero_(),
+    "square": lambda t: t.mul_(t),
+    "copy": lambda t: t.copy_(t * 2 + 1),
+    "masked": lambda t: t.masked_fill_(t > 2, 1),
+    "item": lambda t: t.__setitem__(0, 5),
+    "mask": lambda t: t.__setitem__(t > 1, 4),
+    "shifted": lambda t: t[1:].add_(t[:-1].clone()),
+    "clamped": lambda t: t.clamp_(-3, 3),
+    "summed": lambda t: t.cumsum_(0),
+    "refilled": lambda t: t.uniform_(),
+    "turned": lambda t: t.t_(),
+    "wider": lambda t: t.unsqueeze_(0),
+    "narrower": lambda t: t.squeeze_(),
+}
+PURE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "half": lambda t: t * 0.5,
+    "twice": lambda t: t + t,
+    "clone": lambda t: t.clone(),
+    "total": lambda t: t.sum(0),
+}
+PAIRS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "added": lambda a, b: a.add_(b),
+    "copied": lambda a, b: a.copy_(b),
+    "scaled": lambda a, b: b.mul_(a[:1]),
+}
+Step = tuple[Callable, int, int]
+PLACE = st.integers(0, 9)
+BACKENDS = st.sampled_from(["eager", "eager", "eager", "auto"])  # most without kernels: quick
+
+
+def _steps(*tables: dict[str, Callable]) -> st.SearchStrategy[Step]:
+    choices = [st.tuples(st.sampled_from(list(t.values())), PLACE, PLACE) for t in tables]
+    return st.one_of(*choices)
+
+
+STEPS = st.lists(_steps(VIEWS, VIEWS, WRITES, WRITES, PURE, PAIRS), min_size=2, max_size=10)
+
+
+def program(steps: Sequence[Step], results: Sequence[int]) -> Callable:
+    """A function that runs each step on some of the tensors there are so far."""
+
+    def run(x, y, a, b):
+        made = [x, y, a, b]
+        for step, first, second in steps:
+            operands = [made[first % len(made)], made[second % len(made)]]
+            count = step.__code__.co_argcount
+            result = step(*operands[:count])
+            if isinstance(result, torch.Tensor):
+                made.append(result)
+        return [made[which % len(made)] for which in results]
+
+    return run
+
+
+def inputs(n: int) -> Callable[[], list[torch.Tensor]]:
+    """Two tensors of their own, and two that overlap."""
+
+    def make() -> list[torch.Tensor]:
+        base = torch.arange(4.0 * n) - n
+        pair = [base[: 2 * n].view(2, n), base[n : 3 * n]]
+        return [torch.randn(n, 3), torch.arange(6.0 * n).view(3, 2, n)[:, 0] - 4, *pair]
+
+    return make
+
+
+SIZES = (4, 5, 7)
+
+
+def without_refused(steps: Sequence[Step]) -> list[Step]:
+    """The steps that eager can run, at every size."""
+    kept: list[Step] = []
+    for step in steps:
+        try:
+            for n in SIZES:
+                program([*kept, step], [])(*inputs(n)())
+        except (RuntimeError, IndexError, TypeError):
+            continue
+        kept.append(step)
+    return kept
+
+
+def test_random_programs(request: pytest.FixtureRequest) -> None:
+    count = request.config.getoption("--memory-programs")
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=count < 100,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(steps=STEPS, results=st.lists(PLACE, min_size=1, max_size=3), backend=BACKENDS)
+    def run(steps: list[Step], results: list[int], backend: str) -> None:
+        kept = without_refused(steps)
+        check_memory(program(kept, results), *map(inputs, SIZES), backend=backend, breaks=None)
+
+    run()
