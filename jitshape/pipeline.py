@@ -82,7 +82,7 @@ from jitshape.observe.records import (
     record,
 )
 from jitshape.options import Options, environment
-from jitshape.stages import Native, builtins_changed, collection_deferred, stage
+from jitshape.stages import Native, builtins_changed, bypassed, collection_deferred, stage
 
 OVERWRITTEN = "modified by an inplace operation"  # what autograd says of a saved tensor
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
@@ -245,7 +245,7 @@ class Compiler:
         """An entry that serves this call.  What compiling itself changes and the program reads
         (lines looked up, warnings given) stands still the second time."""
         for _ in range(2):
-            with collection_deferred():
+            with collection_deferred(), bypassed():
                 made = compile_call(
                     self.function, slots, self.options, self.continuations, self.assumptions.refuted
                 )
@@ -646,6 +646,14 @@ def start() -> None:
             logs.set_logs(environment("LOGS"))
         calibrate.install()
         calibrate.install_ambient()
+        _evalframe.set_foreign_notice(_stand_back)
+
+
+def _stand_back() -> None:
+    logs.warn(
+        "another tool evaluates Python frames here (torch.compile, a debugger): compiled functions "
+        "run as they are as long as it does"
+    )
 
 
 def callable_of(function: types.FunctionType, options: Options) -> Any:

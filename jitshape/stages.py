@@ -14,6 +14,7 @@ from types import BuiltinFunctionType
 from typing import TYPE_CHECKING
 
 from jitshape.errors import InternalError, JitshapeError
+from jitshape.frontend import _evalframe
 from jitshape.frontend.values.base import Break, Restart
 from jitshape.ir.printer import fault_excerpt
 from jitshape.observe import counters
@@ -56,6 +57,17 @@ def collection_deferred() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+@contextmanager
+def bypassed() -> Iterator[None]:
+    """Compiled functions that this thread calls meanwhile run as they are: a back end of the
+    user's may call the one that is being compiled."""
+    _evalframe.push_bypass()
+    try:
+        yield
+    finally:
+        _evalframe.pop_bypass()
 
 
 @contextmanager

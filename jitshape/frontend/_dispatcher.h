@@ -79,7 +79,11 @@ dispatcher_step(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *
         PyErr_SetString(PyExc_ReferenceError, "the compiled function was already collected");
         return NULL;
     }
-    if (bypass_depth > 0 || d->disabled) {
+    int is_foreign = is_foreign_evaluated();
+    if (is_foreign && notice_foreign() < 0) {
+        return NULL;
+    }
+    if (bypass_depth > 0 || d->disabled || is_foreign) {
         return PyObject_Vectorcall((PyObject *)d->function, args, nargsf, kwnames);
     }
     if (d->code != d->function->func_code && adopt_code(d) < 0) {

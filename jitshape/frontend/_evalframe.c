@@ -45,14 +45,14 @@ static PyMethodDef methods[] = {
     {"push_route", push_route, METH_O, "push_route(route): route this thread's frames"},
     {"pop_route", pop_route, METH_NOARGS, "Undo one push_route."},
     {"hook_state", hook_state, METH_NOARGS, "Whether the hook is in, and counts of frames."},
+    {"set_foreign_notice", set_foreign_notice, METH_O,
+     "set_foreign_notice(callable): called once, where another tool evaluates frames."},
     {"call_finished", (PyCFunction)(void (*)(void))call_finished, METH_FASTCALL,
      "call_finished(callable, *args): a call and the TailCalls that it ends in"},
     {"push_bypass", push_bypass, METH_NOARGS, "From now on this thread calls originals."},
     {"pop_bypass", pop_bypass, METH_NOARGS, "Undo one push_bypass."},
     {NULL},
 };
-
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_evalframe", NULL, -1, methods};
 
 static int
 add_ops(PyObject *module)
@@ -83,27 +83,49 @@ add_ops(PyObject *module)
                : 0;
 }
 
-PyMODINIT_FUNC
-PyInit__evalframe(void)
+static int
+make_types(void)
 {
-    PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || add_ops(module) < 0 || make_return_argument() < 0) {
-        return NULL;
-    }
     trust_versions_of_split_dicts = (Py_Version >> 8) != 0x030D00; /* before 3.13.1 */
     program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
     table_type = (PyTypeObject *)PyType_FromSpec(&table_spec);
     entry_type = (PyTypeObject *)PyType_FromSpec(&entry_spec);
     dispatcher_type = (PyTypeObject *)PyType_FromSpec(&dispatcher_spec);
     tailcall_type = (PyTypeObject *)PyType_FromSpec(&tailcall_spec);
-    if (program_type == NULL || table_type == NULL || entry_type == NULL || dispatcher_type == NULL ||
-        tailcall_type == NULL ||
-        PyModule_AddObjectRef(module, "TailCall", (PyObject *)tailcall_type) < 0 ||
-        PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) < 0 ||
-        PyModule_AddObjectRef(module, "Table", (PyObject *)table_type) < 0 ||
-        PyModule_AddObjectRef(module, "Entry", (PyObject *)entry_type) < 0 ||
-        PyModule_AddObjectRef(module, "Dispatcher", (PyObject *)dispatcher_type) < 0) {
-        return NULL;
+    return program_type == NULL || table_type == NULL || entry_type == NULL ||
+                   dispatcher_type == NULL || tailcall_type == NULL
+               ? -1
+               : make_return_argument();
+}
+
+static int
+execute_module(PyObject *module)
+{
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError,
+                        "jitshape works in the main interpreter only: call the function itself in "
+                        "others, or compile it in a process of its own");
+        return -1;
     }
-    return module;
+    if (tailcall_type == NULL && make_types() < 0) {
+        return -1;
+    }
+    return add_ops(module) < 0 ||
+                   PyModule_AddObjectRef(module, "TailCall", (PyObject *)tailcall_type) < 0 ||
+                   PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) < 0 ||
+                   PyModule_AddObjectRef(module, "Table", (PyObject *)table_type) < 0 ||
+                   PyModule_AddObjectRef(module, "Entry", (PyObject *)entry_type) < 0 ||
+                   PyModule_AddObjectRef(module, "Dispatcher", (PyObject *)dispatcher_type) < 0
+               ? -1
+               : 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute_module}, {0}};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_evalframe", NULL, 0, methods, module_slots};
+
+PyMODINIT_FUNC
+PyInit__evalframe(void)
+{
+    return PyModuleDef_Init(&definition);
 }

@@ -293,6 +293,37 @@ hook(PyThreadState *ts, Frame *f, int throwflag)
     return run_routed(ts, f, answer);
 }
 
+/* ---- other tools that replaced the evaluation function: compiled functions stand back */
+
+static PyObject *foreign_notice;
+
+static inline int
+is_foreign_evaluated(void)
+{
+    _PyFrameEvalFunction current =
+        _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+    return current != _PyEval_EvalFrameDefault && current != hook;
+}
+
+static PyObject *
+set_foreign_notice(PyObject *module, PyObject *callable)
+{
+    Py_XSETREF(foreign_notice, Py_NewRef(callable));
+    Py_RETURN_NONE;
+}
+
+/* Tell of it, once.  -1 with an error, or 0. */
+static int
+notice_foreign(void)
+{
+    PyObject *notice = foreign_notice;
+    foreign_notice = NULL;
+    PyObject *done = notice == NULL ? Py_NewRef(Py_None) : PyObject_CallNoArgs(notice);
+    Py_XDECREF(notice);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 static PyObject *
 push_route(PyObject *module, PyObject *callback)
 {

@@ -217,12 +217,8 @@ class Thing:
 def getters_called_from_c(x):
     thing = Thing(3)
     get = operator.attrgetter("scaled", "missing")
-    return (
-        x * getattr(thing, "".join("scaled")),
-        get(thing),
-        hasattr(thing, "other"),
-        x * thing.more,
-    )
+    scaled = [getattr(thing, name) for name in ("scaled", "other")]
+    return x * scaled[0], scaled, get(thing), hasattr(thing, "other"), x * thing.more
 
 
 def numbers_asked_by_c(x):
@@ -261,14 +257,58 @@ def hashed_by_c(x):
     return len(table), len({a, b, c}), c in table, table.get(c) is not None
 
 
+class Drawn:
+    def __repr__(self):
+        return "r" * seen("repr")
+
+    def __format__(self, spec):
+        return spec * seen("format")
+
+
 def text_asked_by_c(x):
-    thing = Thing(1)
+    thing, drawn, plain, percent = Thing(1), Drawn(), "{}{:3}|{.value}", "%s %r %5s %%"
     return (
         f"{thing}{thing!s:>5}",
-        "%s" % (thing,),
+        percent % (thing, drawn, drawn),
+        plain.format(thing, drawn, thing),
+        "{0!r:>{width}}".format(drawn, width=5),
         str(thing),
-        "{}".format(thing),
         x * len(str(thing)),
+    )
+
+
+class Counted:
+    """An iterator that knows its length."""
+
+    def __init__(self):
+        self.left = 3
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return self.left
+
+    def __length_hint__(self):
+        return seen("hint")
+
+
+def lengths_asked_by_c(x):
+    items = [x]
+    items.extend(Counted())
+    items += Counted()
+    first, *rest = Thing(2)
+    return (
+        items,
+        [*Thing(2), *Counted()],
+        tuple(Counted()),
+        sorted(Thing(2)),
+        max(*Counted()),
+        sum(Counted()),
+        (first, rest),
     )
 
 
@@ -329,6 +369,7 @@ PROGRAMS = [
     comparisons_asked_by_c,
     hashed_by_c,
     text_asked_by_c,
+    lengths_asked_by_c,
     defaults,
     managers,
     finalizers,
