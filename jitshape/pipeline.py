@@ -345,6 +345,7 @@ def compile_call(
         assumes = bool(captured.tracer.env.asserts)
         extract = (*(argument_slots(function) if assumes else ()), *exit_.emitter.extract)
         program = assemble((*captured.guards(), *shared), extract)
+    counters.spent("prover", captured.tracer.env.seconds)
     counters.count("symbols", len(captured.symbol_texts()))
     counters.count("guards", len(program.guards))
     _log_entry(captured, program, entry)

@@ -15,7 +15,9 @@ is paid for with a guard only if it was right for each of them.
 
 from __future__ import annotations
 
+import functools
 import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,6 +79,25 @@ def assumption(fact: Fact) -> str:
     return f"{fact.condition} at {fact.location}" if fact.location else str(fact.condition)
 
 
+def _question(ask: Callable[..., bool]) -> Callable[..., bool]:
+    """A question about a condition, the time of which counts."""
+
+    @functools.wraps(ask)
+    def asked(self: ShapeEnv, cond: Bool, *args: Any, **kwargs: Any) -> bool:
+        if type(cond) is bool:
+            return cond
+        if self._asking:
+            return ask(self, cond, *args, **kwargs)
+        self._asking, start = True, time.thread_time()
+        try:
+            return ask(self, cond, *args, **kwargs)
+        finally:
+            self.seconds += time.thread_time() - start
+            self._asking = False
+
+    return asked
+
+
 class ShapeEnv:
     """One per trace.  `location` and `current_op` are set by the tracer and sign each fact;
     `replacing` is cleared at the second level (backward), where facts only add guards; `refuted`
@@ -88,6 +109,8 @@ class ShapeEnv:
         self.facts: list[Fact] = []
         self.asserts: list[Fact] = []  # on unbacked symbols: checked when the graph runs, in order
         self.refuted: Collection[str] = ()
+        self.seconds = 0.0  # that questions took
+        self._asking = False
         self.location: Callable[[], Location | None] = lambda: None
         self.current_op = ""
         self.replacing = True
@@ -305,6 +328,7 @@ class ShapeEnv:
             return compare(cond.op, a, b) is True
         return self.algebra.static(cond.op, a, b)
 
+    @_question
     def evaluate(self, cond: Bool, why: str = "") -> bool:
         """The answer for this call; a fact, unless it is static."""
         known = self.static(cond)
@@ -335,6 +359,7 @@ class ShapeEnv:
         self._known.add(held)
         return value
 
+    @_question
     def guard_or(self, cond: Bool, default: bool) -> bool:
         """An optional answer: `default` must always be right, if less good.  The other answer is
         taken, and guarded, only if it was true of every call seen and not for a size of 0 or 1."""
@@ -414,6 +439,7 @@ class ShapeEnv:
 
     # ---- knowledge
 
+    @_question
     def assume(self, cond: Bool, why: str = "") -> bool:
         """What must hold for the program to go on, as `torch._check(cond)`: False if it fails at
         this call.  A condition on unbacked symbols becomes a run-time assert, and is known from
@@ -429,6 +455,7 @@ class ShapeEnv:
                 return True
         return self.evaluate(cond, why)
 
+    @_question
     def likely(self, cond: Bool, why: str = "") -> bool:
         """Whether `cond` may be relied on: on unbacked symbols that is a run-time assert, unless
         it failed before."""

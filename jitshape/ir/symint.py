@@ -189,6 +189,7 @@ class Algebra(Knowledge):
         self._atom_of: dict[tuple, Size] = {}
         self._sums: dict[tuple[Size, Size], Size] = {}
         self._products: dict[tuple[Size, Size], Size] = {}
+        self._symbols: dict[Size, tuple[Atom, ...]] = {}
         self.memo: dict[Any, Any] = {}  # what others derive, kept as long as the sizes live
 
     # ---- construction
@@ -512,6 +513,12 @@ class Algebra(Knowledge):
 
     def symbols(self, a: Size) -> tuple[Atom, ...]:
         """The symbols in `a`, in creation order, those inside atoms included."""
+        known = self._symbols.get(a)
+        if known is None:
+            known = self._symbols[a] = self._find_symbols(a)
+        return known
+
+    def _find_symbols(self, a: Size) -> tuple[Atom, ...]:
         found: dict[int, Atom] = {}
         todo = list(self.leaves(a))
         while todo:

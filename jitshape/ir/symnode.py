@@ -104,7 +104,12 @@ def _arithmetic(op: str, combine: Callable[[Any, Any], Any]) -> Callable:
 def _size_comparison(op: str) -> Callable:
     def method(self: SizeNode, other: SymNode) -> SymNode:
         if type(other) is SizeNode:
-            return BoolNode(self.env, compare(op, self.expr, other.expr))
+            asked = self.env.wrapped  # C++ asks the same again and again
+            key = (op, self.expr, other.expr)
+            node = asked.get(key)
+            if node is None:
+                node = asked[key] = BoolNode(self.env, compare(*key))
+            return node
         return BoolNode(self.env, _compare_reals(op, self.expr, other.expr))
 
     return method
@@ -288,16 +293,22 @@ class BoolNode(SymNode):
         """C++ asks this of sizes and strides.  Strides that differ only where a size is 0 are the
         same: the layout of an empty tensor cannot be observed."""
         cond = self.expr
-        if isinstance(cond, BoolExpr) and cond.op in ("eq", "ne"):
-            a, b = (_without_max(side) for side in cond.args)
-            if a is b:
-                return cond.op == "eq"
+        if type(cond) is bool:
+            return cond
         answers = self.env.algebra.memo  # either answer stays right once it was given
         key = (cond, default)
         known = answers.get(key)
         if known is None:
-            known = answers[key] = self.env.guard_or(cond, default)
+            known = answers[key] = self._laid_out(default)
         return known
+
+    def _laid_out(self, default: bool) -> bool:
+        cond = self.expr
+        if cond.op in ("eq", "ne"):
+            a, b = (_without_max(side) for side in cond.args)
+            if a is b:
+                return cond.op == "eq"
+        return self.env.guard_or(cond, default)
 
     def statically_known_true(self, file: str, line: int) -> bool:
         return self.env.static(self.expr) is True

@@ -68,6 +68,12 @@ def timed(stage: str) -> Iterator[None]:
             _seconds[stage] += time.thread_time() - start
 
 
+def spent(stage: str, seconds: float) -> None:
+    """Add to `seconds[stage]` what was measured elsewhere."""
+    with _lock:
+        _seconds[stage] += seconds
+
+
 def snapshot() -> dict[str, Any]:
     """All counters, with string keys."""
     with _lock:

@@ -129,3 +129,12 @@ def test_facts_are_told_in_the_names_of_the_user():
         "(x.size(0) + 1 < len(y)) or (x.size(0) % 3 == 0)",
         "x.size(0) + 1 == len(y)",
     ]
+
+
+def test_the_time_of_questions_is_counted():
+    env = ShapeEnv()
+    a, b = env.size_symbol(8), env.size_symbol(5)
+    assert env.seconds == 0.0
+    for factor in range(2, 300):
+        env.evaluate(compare("gt", a * factor, b))
+    assert env.seconds > 0.0
