@@ -625,8 +625,8 @@ def _log_pass(name: str, graph: Graph) -> None:
 
 def _log_entry(captured: Capture, program: GuardProgram, entry: types.FunctionType) -> None:
     if logs.enabled("dynamic"):
-        for line in symbol_lines(captured):
-            logs.log("dynamic", line)
+        for line, debug in symbol_lines(captured):
+            logs.log("dynamic", line, debug=debug)
     if logs.enabled("guards"):
         logs.log("guards", str(program))
     if logs.enabled("bytecode"):

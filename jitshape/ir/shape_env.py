@@ -151,9 +151,10 @@ class ShapeEnv:
         hi: float = INF,
         name: str | None = None,
         seen: Sequence[int] = (),
+        typical: int | None = None,
     ) -> IntExpr:
-        """An int argument, stride or offset."""
-        return self._backed("s", hint, -INF, lo, hi, name, seen)
+        """An int argument, stride or offset; `typical` as for sizes."""
+        return self._backed("s", hint, -INF, lo, hi, name, seen, typical)
 
     def unbacked(self, lo: float = 0, hi: float = INF, name: str | None = None) -> IntExpr:
         """A number that exists only when the graph runs; whoever makes it answers for its range."""

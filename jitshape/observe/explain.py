@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,8 @@ from jitshape.observe.fixes import Fix
 
 @dataclass(frozen=True)
 class Explanation:
-    """`result` of the call, the `records` it made, the `stats` it added (integers only), and what
-    became of every `functions` compiled so far: entries, guards, misses, fixes."""
+    """`result` of the call, the `records` it made, the `stats` it added (integers only), and of
+    the `functions` that took part in it what became of them so far: entries, misses, fixes."""
 
     result: Any
     records: tuple[records.Record, ...]
@@ -80,11 +81,23 @@ def explain(fn: Callable) -> Callable[..., Explanation]:
     @functools.wraps(fn if hasattr(fn, "__name__") else type(fn).__call__)
     def call(*args: Any, **kwargs: Any) -> Explanation:
         before, known = counters.snapshot(), len(records.records())
+        hits = _hits(pipeline.live_entries())
         with records.detailed():
             result = compiled(*args, **kwargs)
         after = counters.snapshot()
         added = {key: after[key] - before[key] for key in counters.INTS}
-        told = tuple(story.stories(records.records(), pipeline.live_entries()))
-        return Explanation(result, records.records()[known:], added, told)
+        made, entries = records.records(), pipeline.live_entries()
+        took_part = {key for key, n in _hits(entries).items() if n > hits.get(key, 0)}
+        took_part |= {(r.function, r.where) for r in made[known:]}
+        told = [s for s in story.stories(made, entries) if (s.name, s.where) in took_part]
+        return Explanation(result, made[known:], added, tuple(told))
 
     return call
+
+
+def _hits(entries: list[records.EntryRecord]) -> Counter[tuple[str, str]]:
+    """The calls served, by function."""
+    found: Counter[tuple[str, str]] = Counter()
+    for entry in entries:
+        found[entry.function, entry.where] += entry.hits
+    return found

@@ -87,19 +87,21 @@ def size_facts(captured: Capture) -> Iterator[SizeFact]:
         yield SizeFact(text, tuple(sources), fact.op, where, line, fact.specialised)
 
 
-def symbol_lines(captured: Capture) -> Iterator[str]:
+def symbol_lines(captured: Capture) -> Iterator[tuple[str, bool]]:
     """What JITSHAPE_LOGS=dynamic shows of a trace: each symbol, why it is one, and the line that
-    read it first; each fact, and the line that needed it."""
+    read it first; each fact, and the line that needed it.  With True, what only +dynamic shows:
+    strides and offsets that are read to be checked."""
     decisions = captured.policy.decisions
     for name, source in captured.tracer.symbols.items():
         decision = decisions.get(str(source))
-        if decision is not None and decision.dynamic:
-            yield with_place(f"{name} = {decision}", captured.tracer.read_at.get(name))
+        symbolic = decision is not None and decision.dynamic
+        text = f"{name} = {decision if symbolic else source}"
+        yield with_place(text, captured.tracer.read_at.get(name)), not symbolic
     for fact in size_facts(captured):
         kind = "specialised: " if fact.specialised else ""
         why = f" ({fact.why})" if fact.why else ""
         place = f"   # {fact.where}  {fact.line}".rstrip() if fact.where else ""
-        yield f"{kind}{fact.text}{why}{place}"
+        yield f"{kind}{fact.text}{why}{place}", False
 
 
 def with_place(text: str, location: Any) -> str:

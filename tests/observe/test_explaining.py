@@ -63,6 +63,24 @@ def test_recompiles_tells_the_guard_and_the_value(shown):
     assert "n == 3 failed: 7" in log
 
 
+def test_more_of_dynamic_tells_the_strides_that_are_checked(shown):
+    def double(x):
+        return x * 2
+
+    calls = [(torch.ones(3, 4),)]
+    assert "x.stride(0)" not in shown("dynamic", double, *calls, dynamic=True)
+    assert "s2 = x.stride(0)   # " in shown("+dynamic", double, *calls, dynamic=True)
+
+
+def test_an_explanation_tells_of_the_functions_that_took_part():
+    jitshape.reset()
+    one, two = (jitshape.compile(lambda x, k=k: x * k, name=f"times{k}") for k in (2, 3))
+    one(torch.ones(2)), two(torch.ones(2))
+    for _ in range(2):
+        explained = jitshape.explain(two)(torch.ones(2))
+        assert [s.name for s in explained.functions] == ["times3"] and not explained.records
+
+
 def test_an_explanation_covers_all_entries():
     jitshape.reset()
     compiled = jitshape.compile(lambda x: x * 2, name="double")

@@ -179,3 +179,72 @@ def test_a_size_of_one_says_nothing_of_the_order_of_strides(one: tuple[int, ...]
     check(lambda x: x.transpose(0, 1) + 1, *calls)
     assert jitshape.stats()["compiles"] <= 3
     check(lambda x: x.transpose(0, 1) + 1, *calls[1:], dynamic=True, compiles=1)
+
+
+class Stepping(nn.Module):
+    """Numbers in attributes: a counter, a schedule, a configured width."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.step, self.rate, self.width = 0, 1.0, width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.step += 1
+        self.rate = self.rate * 0.5
+        return x[:, : self.width] * self.rate + self.step
+
+
+def test_counters_and_schedules_of_a_module_become_symbolic() -> None:
+    jitshape.reset()
+    module, reference = Stepping(), Stepping()
+    compiled = jitshape.compile(module)
+    for n in range(8):
+        x = torch.randn(3, 8)
+        torch.testing.assert_close(compiled(x), reference(x))
+        if n == 5:
+            module.width = reference.width = 2
+    assert (module.step, module.rate) == (8, 2.0**-8)
+    assert jitshape.stats()["compiles"] == 3
+
+
+def test_instances_that_differ_in_a_number_share_the_second_compile() -> None:
+    jitshape.reset()
+    for width in (4, 2, 3, 1, 7):
+        x = torch.randn(3, 8)
+        torch.testing.assert_close(jitshape.compile(Stepping(width))(x), Stepping(width)(x))
+    assert jitshape.stats()["compiles"] == 2
+
+
+TALLY = {"calls": 0, "scale": 0.5}
+
+
+def test_numbers_in_globals_become_symbolic() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        TALLY["calls"] += 1
+        return x * TALLY["scale"] + TALLY["calls"]
+
+    jitshape.reset()
+    compiled = jitshape.compile(f)
+    for calls in range(1, 6):
+        TALLY["scale"] += 0.25
+        expected = torch.ones(2) * TALLY["scale"] + calls
+        torch.testing.assert_close(compiled(torch.ones(2)), expected)
+    assert jitshape.stats()["compiles"] == 2
+
+
+def test_numbers_behind_a_graph_break_become_symbolic() -> None:
+    @jitshape.disable
+    def outside() -> None:
+        pass
+
+    def f(x: torch.Tensor, scale: float, n: int) -> torch.Tensor:
+        y = x * scale
+        outside()
+        return y[:n] + n * scale
+
+    jitshape.reset()
+    compiled = jitshape.compile(f)
+    for k in range(1, 6):
+        x = torch.randn(7 + k, 3)
+        torch.testing.assert_close(compiled(x, k / 4, k), f(x, k / 4, k))
+    assert jitshape.stats()["compiles"] == 4

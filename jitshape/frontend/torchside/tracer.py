@@ -248,12 +248,14 @@ class Tracer:
 
     # ---- numbers
 
-    def symbol(self, source: Number, value: int, lo: float = -INF) -> IntExpr:
+    def symbol(
+        self, source: Number, value: int, lo: float = -INF, typical: int | None = None
+    ) -> IntExpr:
         """The symbol read from `source`."""
         name = self._symbol_at.get(source)
         if name is not None:
             return self.env.symbols[name].expr
-        symbol = self.env.int_symbol(value, lo=lo)
+        symbol = self.env.int_symbol(value, lo=lo, typical=typical)
         self._found_at(source, symbol)
         return symbol
 
@@ -284,12 +286,16 @@ class Tracer:
         not fit the machine's word."""
         if source is None or not fits(value):
             return None
-        if not self.policy.number(source, value).dynamic:
+        decision = self.policy.number(source, value)
+        if not decision.dynamic:
             return None
         if not -(2**63) <= value < 2**63:  # C reads 64 bits
             return None
         m.guard(source, TypeIs(int))
-        number = SymbolicInt(self.env, self.symbol(Number(source, "int"), value))
+        # instances that differ in the number alone choose alike, and share their graph
+        typical = int(decision.seen[0]) if decision.seen else None
+        symbol = self.symbol(Number(source, "int"), value, typical=typical)
+        number = SymbolicInt(self.env, symbol)
         number.source = source
         return number
 
