@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import NullField
@@ -224,11 +224,39 @@ class PropertyValue(DescriptorValue):
 
 
 class StaticMethodValue(DescriptorValue):
-    """`staticmethod`; `function` is what it wraps."""
+    """`staticmethod`; `function` is what it wraps.  One that the program made has no object."""
+
+    kind: type = staticmethod
 
     def __init__(self, object: Any, source: Source | None, function: Value) -> None:
         super().__init__(object, source)
         self.function = function
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def is_constant(self) -> bool:
+        return self.object is not None
+
+    def children(self) -> Iterable[Value]:
+        return (self.function,) if self.object is None else ()
+
+    def has_get(self) -> bool:
+        return True
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        return (
+            self.function if name in ("__func__", "__wrapped__") else m.default_getattr(self, name)
+        )
+
+    def reconstruct(self, e: Emitter) -> None:
+        if self.object is not None:
+            e.const(self.object)
+            return
+        e.begin_call()
+        e.const(self.kind)
+        e.value(self.function)
+        e.end_call(1)
 
     def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
         return self.function
@@ -239,6 +267,8 @@ class StaticMethodValue(DescriptorValue):
 
 class ClassMethodValue(StaticMethodValue):
     """`classmethod`."""
+
+    kind = classmethod
 
     def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
         if self.function.has_get() and not self.function.is_data_descriptor():
@@ -299,7 +329,7 @@ class SlotValue(DescriptorValue):
             return getter(m, instance)
         if self.object.__name__ == "__dict__":
             return instance.attributes(m)
-        if isinstance(instance, HasSlots):
+        if isinstance(instance, HasSlots) and self.is_member():
             return instance.get_slot(m, self.object)
         if instance.is_constant() and self.object.__objclass__ in PURE_GETTER_OWNERS:
             try:

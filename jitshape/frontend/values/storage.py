@@ -56,7 +56,11 @@ class Storage(Value):
                 self.instance_dict = AttributeDict(self)
             else:
                 real = real_instance_dict(self.object)
-                self.instance_dict = AttributeDict(self, real, InstanceDict(self.source))
+                known = m.known_value(real)  # objects may share their dict
+                if known is None:
+                    known = AttributeDict(self, real, InstanceDict(self.source))
+                    m.remember(real, known)
+                self.instance_dict = known
         return self.instance_dict
 
     def touch(self, m: Machine) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.frontend.tracing import check
+from jitshape.frontend.values.base import Break
+from tests.frontend.tracing import check, run_traced
 
 
 class Proxy:
@@ -93,3 +94,42 @@ def test_arguments_that_object_does_not_take():
             return str(error)
 
     check(of_init, 1)
+
+
+def test_methods_of_classes_that_the_program_makes_leave():
+    def f(x):
+        def g(*args):
+            return args
+
+        made = staticmethod(g), classmethod(g)
+        return made, isinstance(made[0], staticmethod), made[1].__func__ is g, made[0](x)
+
+    (static, bound), *others = run_traced(f, [3])
+    assert type(static) is staticmethod and type(bound) is classmethod
+    assert static.__func__ is bound.__func__ and static(1) == (1,)
+    assert others == [True, True, (3,)]
+
+
+class Sharing:
+    pass
+
+
+def test_objects_that_share_their_dict():
+    def f(a, b):
+        a.x = 5
+        return b.x, a.__dict__ is b.__dict__
+
+    first, second = Sharing(), Sharing()
+    second.__dict__ = first.__dict__
+    assert run_traced(f, [first, second]) == (5, True) and second.x == 5
+
+
+def test_weak_references_are_no_slots():
+    class Referred:
+        __slots__ = ("__weakref__",)
+
+    def f(x):
+        return x.__weakref__
+
+    with pytest.raises(Break):
+        run_traced(f, [Referred()])
