@@ -74,6 +74,7 @@ from jitshape.observe.explaining import (
 from jitshape.observe.fixes import fixes_of
 from jitshape.observe.misses import nearest_miss
 from jitshape.observe.records import (
+    PIECE,
     EntryRecord,
     FallbackRecord,
     GuardFailure,
@@ -119,7 +120,7 @@ class Compiler:
         _compilers.add(self)
 
     def _resume(self, function: types.FunctionType) -> Any:
-        name = f"{function.__qualname__}, piece {len(self.continuations.compiled) + 2}"
+        name = f"{function.__qualname__}{PIECE}{len(self.continuations.compiled) + 2}"
         options = replace(self.options, dynamic_shapes=None, name=name)
         return Compiler(function, options, self.continuations).dispatcher
 

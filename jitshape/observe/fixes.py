@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jitshape.observe.records import NUMBERS, CompileRecord, GuardFailure, SizeFact
+from jitshape.observe.records import NUMBERS, PIECE, CompileRecord, GuardFailure, SizeFact
 
 # kind of failure -> what to do about it; {source} and {line} are filled in
 ADVICE = {
@@ -136,6 +136,8 @@ def _change(
         return f"JITSHAPE_DYNAMIC_SOURCES={','.join(sources)!r}", "environment"
     if "dynamic=False" in compiles[0].mode:
         return "dynamic=True in place of dynamic=False", "decorator"
+    if PIECE in compiles[0].function:  # its arguments are variables in the middle of a function
+        return "@jitshape.compile(dynamic=True)", "decorator"
     tensors: dict[str, list[int]] = {}
     for source in sources:
         found = re.fullmatch(r"(.*)\.size\((\d+)\)", source)

@@ -19,6 +19,7 @@ from typing import Any
 
 from jitshape.options import environment
 
+PIECE = ", piece "  # between a function's name and the number of what goes on behind a break
 NUMBERS = ("size", "stride", "number", "attribute")  # kinds of failures of what can be symbolic
 
 

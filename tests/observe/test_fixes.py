@@ -286,3 +286,26 @@ def test_one_change_for_all_that_a_miss_failed() -> None:
     compiles, fixes = run(lambda x, n: x * n, calls, {})
     (fix,) = fixes
     assert compiles == 2 and fix.saves == 1 and "same dtype" in fix.change
+
+
+def test_pieces_behind_a_break_are_made_symbolic_by_the_decorator() -> None:
+    @jitshape.disable
+    def outside():
+        pass
+
+    def f(x):
+        y = x * 2
+        outside()
+        return y + 1
+
+    found = {}
+    for options in ({}, {"dynamic": True}):
+        jitshape.reset()
+        compiled = jitshape.compile(f, **options)
+        for n in (3, 4, 5):
+            compiled(torch.ones(n))
+        found[bool(options)] = stories(jitshape.history())
+    main, piece = found[False]
+    (fix,) = piece.fixes
+    assert (fix.change, fix.saves) == ("@jitshape.compile(dynamic=True)", 1)
+    assert piece.compiles - found[True][1].compiles == 1 and main.fixes[0].kind == "mark"
