@@ -209,6 +209,8 @@ class Compiler:
             if native.program is not None:
                 entry = functools.partial(self._natively_again, native.reason, native.fallback)
                 self.entries.add_native(native.program, entry)
+            if native.reason.startswith("code_object:"):
+                self._warn(native.reason)
             return self.natively(slots, native.reason, native.fallback)
         except RecursionError:  # nor has the program, a few calls later
             return self.natively(slots, "recursion: the stack has no room for a compile")
@@ -257,10 +259,14 @@ class Compiler:
         raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
 
     def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> TailCall:
+        self._warn(str(error))
+        return self.natively(slots, str(error).splitlines()[0])
+
+    def _warn(self, reason: str) -> None:
+        """Say, once, why the function runs eagerly."""
         if not self.warned:
             self.warned = True
-            logs.warn(f"{self.name} runs eagerly: {error}")
-        return self.natively(slots, str(error).splitlines()[0])
+            logs.warn(f"{self.name} runs eagerly: {reason}")
 
     def _tell(
         self, made: Made, failures: list, missed: Sequence[GuardFailure], seconds: float

@@ -128,6 +128,7 @@ class Emitter:
 
     def line(self, lineno: int) -> None:
         """The user's line that the following code belongs to."""
+        lineno = max(lineno, 1)
         self.location = InstrLocation(lineno, lineno, None, None)
 
     def local(self, name: str = "t") -> str:

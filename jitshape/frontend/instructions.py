@@ -9,11 +9,14 @@ indices.  Invariant: a Program does not keep its code object alive and is never 
 from __future__ import annotations
 
 import dis
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple
+
+from jitshape.frontend.values.base import Break
 
 CACHE, EXTENDED_ARG = dis.opmap["CACHE"], dis.opmap["EXTENDED_ARG"]
 _JUMPS = frozenset(dis.hasjrel)
@@ -91,7 +94,11 @@ def decode(code: CodeType) -> Program:
     found = _programs.get(id(code))
     if found is not None and found[0]() is code:
         return found[1]
-    program, key = Program(code), id(code)
+    try:
+        program, key = Program(code), id(code)
+    except (LookupError, ValueError) as error:
+        reason = f"{code.co_qualname} has bytecode that no compiler makes: {error!r}"
+        raise Break("code_object", reason, "compile the function from source") from error
 
     def forget(ref: weakref.ref[CodeType]) -> None:
         if _programs.get(key, (None,))[0] is ref:
@@ -152,10 +159,10 @@ def _handlers(code: CodeType, index_of: dict[int, int], count: int) -> list[Hand
 def _lines(code: CodeType, offsets: list[int]) -> list[int | None]:
     lines: list[int | None] = []
     ranges = code.co_lines()
-    _, end, line = next(ranges)
+    end, line = 0, None
     for offset in offsets:
         while offset >= end:
-            _, end, line = next(ranges)
+            _, end, line = next(ranges, (0, sys.maxsize, None))
         lines.append(line)
     return lines
 

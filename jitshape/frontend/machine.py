@@ -111,6 +111,7 @@ class Machine(Protocols):
         self.break_at = dict(break_at or {})
         self.guards: list[Guard] = []
         self.frame: Frame | None = None
+        self.broke_at: Location | None = None
         self.generators: list[GeneratorValue] = []
         self.handling = Handling()
         self.steps = self.mutated_step = 0
@@ -161,7 +162,7 @@ class Machine(Protocols):
             cause = Break("recursion", "the program's calls are nested too deep to be traced")
             return Outcome("restart", cause=cause, step=self.root.step)
         except Break as stop:
-            where = self.broke_at
+            where = self.broke_at or self._location_of(callee.code)
             stop.__traceback__ = stop.__context__ = None  # they hold the objects of the program
             if stop.restart is not None:
                 return Outcome("restart", cause=stop, step=stop.restart, location=where)

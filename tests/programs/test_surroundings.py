@@ -1,6 +1,7 @@
 """Compiled code beside whatever else looks at frames: trace functions, threads, processes, other
 compilers, interpreters; and functions whose code no compiler made."""
 
+import dis
 import multiprocessing
 import os
 import random
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 
 import pytest
 import torch
@@ -296,3 +298,67 @@ def test_nothing_is_left_installed_after_a_call():
     after = hook_state()
     compiled(torch.ones(3))
     assert hook_state()["seen"] == after["seen"] >= before["seen"]
+
+
+def plain(x):
+    y = x * 2
+    return y + 1
+
+
+def calls_it(x, function):
+    y = x.sin()
+    return function(y) * 2
+
+
+def with_code(**changes):
+    """`plain` with some of its code replaced by hand."""
+    return types.FunctionType(plain.__code__.replace(**changes), globals(), "made")
+
+
+TEXT = plain.__code__.co_code
+JUMP_OUT = TEXT + bytes([dis.opmap["JUMP_FORWARD"], 200])
+UNKNOWN = TEXT + bytes([next(i for i in range(3, 256) if dis.opname[i] == f"<{i}>"), 0])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"co_code": UNKNOWN},
+        {"co_linetable": b""},
+        {"co_exceptiontable": b"\xff\xff"},
+        {"co_firstlineno": 0, "co_name": "<odd name>", "co_filename": ""},
+    ],
+    ids=lambda c: "+".join(c),
+)
+def test_code_that_no_compiler_made_is_compiled_where_it_can_be(changes):
+    made, x = with_code(**changes), torch.ones(3)
+    jitshape.reset()
+    torch.testing.assert_close(jitshape.compile(made)(x), made(x))
+    assert jitshape.stats()["compiles"] == 1 and jitshape.stats()["fallbacks"] == 0
+
+
+def test_code_that_cannot_be_read_runs_natively_with_one_warning(caplog):
+    made, x = with_code(co_code=JUMP_OUT), torch.ones(3)
+    jitshape.reset()
+    compiled, caller = jitshape.compile(made), jitshape.compile(calls_it)
+    for n in (3, 3, 4):
+        torch.testing.assert_close(compiled(torch.ones(n)), plain(torch.ones(n)))
+    warned = [r.getMessage() for r in caplog.records if "runs eagerly" in r.getMessage()]
+    assert len(warned) == 1 and "bytecode that no compiler makes" in warned[0]
+    jitshape.reset()
+    torch.testing.assert_close(caller(x, made), calls_it(x, plain))
+    assert jitshape.stats()["graph_breaks"] == 1 and jitshape.stats()["fallbacks"] == 0
+
+
+def test_code_that_a_tool_replaces_is_compiled_anew():
+    def f(x):
+        return x * 2
+
+    def g(x):
+        return x * 3
+
+    compiled, x = jitshape.compile(f), torch.ones(3)
+    calls = jitshape.compile(lambda x: f(x) + 1)
+    assert compiled(x).tolist() == [2.0] * 3 and calls(x).tolist() == [3.0] * 3
+    f.__code__ = g.__code__
+    assert compiled(x).tolist() == [3.0] * 3 and calls(x).tolist() == [4.0] * 3
