@@ -18,7 +18,8 @@ from jitshape.frontend.torchside.markers import look_behind
 from jitshape.frontend.torchside.modules import ModuleObject
 from jitshape.frontend.torchside.natives import policy
 from jitshape.frontend.torchside.tensors import BreakingFunction, TensorValue, TorchCallable
-from jitshape.frontend.values.base import WRAPPERS, Value, wraps
+from jitshape.frontend.torchside.triton_kernels import Kernel, is_kernel
+from jitshape.frontend.values.base import WRAPPERS, WRAPPERS_OF_BASES, Value, wraps
 from jitshape.frontend.values.classes import PURE_GETTER_OWNERS
 from jitshape.frontend.values.constants import register_constant_type
 from jitshape.frontend.values.functions import (
@@ -97,3 +98,13 @@ _plain_float = WRAPPERS[float]
 def wrap_float(m: Machine, real: float, source: Source | None) -> Value:
     symbolic = m.tracer and m.tracer.symbolic_float(m, real, source)
     return _plain_float(m, real, source) if symbolic is None else symbolic
+
+
+_plain_object = WRAPPERS_OF_BASES[object]
+
+
+@wraps(object, subclasses=True)
+def wrap_other(m: Machine, real: Any, source: Source | None) -> Value:
+    if is_kernel(real):
+        return Kernel(type(real), real, guard_identity(m, real, source))
+    return _plain_object(m, real, source)
