@@ -182,6 +182,9 @@ class Bridge(Builder):
             self.op("PUSH_EXC_INFO")
         elif source.name == "FOR_ITER" and position.index != self.end + 1 and VERSION >= (3, 12):
             self.op("END_FOR")  # skipped by the interpreter
+            if VERSION >= (3, 13):  # so is this, and the iterator is gone, which a POP_TOP awaits
+                self.op("POP_TOP")
+                self.op("LOAD_CONST", None)
         for depth in reversed(range(len(position.stack))):
             self.op("STORE_FAST", f"stack.{depth}")
         self.take_handled(position)

@@ -283,3 +283,30 @@ def p_long_jump():
             (i + 1) * (i + 2) * (i + 3) * (i + 4) * (i + 5) * (i + 6) * (i + 7) * (i + 8)
         )
     return total, x, y, z, w, v
+
+
+@cases((3,))
+def p_globals_written(a):
+    global WRITTEN_NAME
+    WRITTEN_NAME = a
+    found = [WRITTEN_NAME, "WRITTEN_NAME" in globals()]
+    del WRITTEN_NAME
+    return found, "WRITTEN_NAME" in globals()
+
+
+@cases(([1, None, 2, None],), ([None, None],), ([],))
+def p_loops_on_none(items):
+    rest, taken = list(items), []
+    item = None
+    while item is None and rest:
+        item = rest.pop()
+    while rest and (item := rest.pop()) is not None:
+        taken.append(item)
+    value = taken
+    while value is not None:
+        taken.append(len(taken))
+        value = None if len(taken) > 3 else value
+    value = None
+    while value is None:
+        value = taken
+    return item, taken
