@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,21 @@ def fixed_seeds() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def further_checks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With --all-mutations every program that a test gave to `check` meets the fuzzer."""
+    yield
+    compare = sys.modules.get("tests.programs.compare")
+    checked = [] if compare is None else compare.checked[:]
+    if checked:
+        compare.checked.clear()
+    if checked and request.config.getoption("--all-mutations"):
+        from tests.programs.fuzz import must_find_nothing
+
+        for compiled, function, args in checked:
+            must_find_nothing(compiled, function, args)
 
 
 @pytest.fixture

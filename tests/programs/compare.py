@@ -87,6 +87,10 @@ def gradients(result: Any, inputs: Any) -> list[torch.Tensor | None]:
     return [g if g is None else g.contiguous() for g in found]
 
 
+# What `check` compiled, with a call of it, for --all-mutations.
+checked: list[tuple[Callable, Callable, tuple]] = []
+
+
 def check(
     fn: Callable,
     *calls: tuple,
@@ -118,4 +122,5 @@ def check(
     assert stats["graph_breaks"] == breaks, stats["details"]
     if compiles is not None:
         assert stats["compiles"] <= compiles, [str(r) for r in jitshape.history()]
+    checked.append((compiled, fn, calls[0]))
     return compiled

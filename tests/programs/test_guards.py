@@ -390,3 +390,78 @@ def test_a_function_mode_of_the_user_sees_every_call() -> None:
     with Log():
         assert_same(torch.sin(x) + 1, compiled(x))
     assert "sin" in seen[-2:] or "sin" in seen
+
+
+def test_a_place_that_is_written_unread_must_exist() -> None:
+    def f(x: torch.Tensor, log: list) -> torch.Tensor:
+        log.append(x + 1)
+        log[0] = "first"
+        return x
+
+    x = torch.ones(2)
+    check(f, (x, [0]), (x, []), (x, [1, 2]), (x, []))
+
+
+def test_text_of_functions() -> None:
+    def given(x: torch.Tensor) -> torch.Tensor:
+        "Text."
+        return x
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * len(given.__name__) + len(given.__doc__ or "") + len(given.__module__ or "")
+
+    compiled, x = jitshape.compile(f), torch.ones(2)
+    assert_same(f(x), compiled(x))
+    for name, text in [("__name__", "g"), ("__doc__", None), ("__module__", None)]:
+        setattr(given, name, text)
+        assert_same(f(x), compiled(x))
+
+
+def test_methods_that_a_class_of_containers_gets_later() -> None:
+    class Table(dict):
+        pass
+
+    def f(x: torch.Tensor, table: Table) -> torch.Tensor:
+        return x * table["a"] if table else x
+
+    compiled, x, table = jitshape.compile(f), torch.ones(2), Table(a=2.0)
+    assert compiled(x, table).tolist() == [2.0, 2.0]
+    Table.__getitem__ = lambda self, key: 5.0
+    assert compiled(x, table).tolist() == [5.0, 5.0]
+    Table.__bool__ = lambda self: False
+    assert compiled(x, table).tolist() == [1.0, 1.0]
+
+
+def test_parts_of_a_function_that_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.softplus_of_ours(x)
+
+    def softplus_of_ours(x: torch.Tensor, beta: float = 1.0) -> torch.Tensor:
+        return torch.nn.functional.softplus(x, beta)
+
+    softplus_of_ours.__module__ = "torch.nn.functional"
+    monkeypatch.setattr(F, "softplus_of_ours", softplus_of_ours, raising=False)
+    compiled, x = jitshape.compile(f), torch.ones(2)
+    assert_same(f(x), compiled(x))
+    softplus_of_ours.__defaults__ = (2.0,)
+    assert_same(f(x), compiled(x))
+
+
+def test_buffers_that_come_to_share_memory() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("a", torch.zeros(3))
+            self.register_buffer("b", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.a.add_(x)
+            return self.b + x
+
+    model = Model()
+    compiled, x = jitshape.compile(model), torch.ones(3)
+    assert compiled(x).tolist() == [1.0] * 3
+    model.b = model.a
+    assert compiled(x).tolist() == [3.0] * 3
+    model.b = model.a.view(3)
+    assert compiled(x).tolist() == [4.0] * 3

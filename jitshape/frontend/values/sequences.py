@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from jitshape.frontend.checks import Present
 from jitshape.frontend.sources import Item, Source
 from jitshape.frontend.values.base import Value, builds, unpack, wraps
 from jitshape.frontend.values.constants import CONSTANT_TYPES, FRESH, from_python
@@ -287,6 +288,8 @@ class ListValue(SequenceValue):
 
         if not isinstance(key, SliceValue):
             index = self.index_of(m, key, "assignment ")
+            if self.source is not None and self.cells[index] is None:
+                m.guard(Item(self.source, index), Present())
             self.touch(m)
             self.stored.add(index)
             self.cells[index] = value
