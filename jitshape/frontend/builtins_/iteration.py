@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
-from jitshape.frontend.values.base import Value, unpack
+from jitshape.frontend.builtins_.registry import NONE, is_callable, is_none, models
+from jitshape.frontend.values.base import Break, Value, unpack
 from jitshape.frontend.values.constants import ConstantValue
 from jitshape.frontend.values.functions import PartialValue
+from jitshape.frontend.values.grouping import (
+    CompressIterator,
+    GroupbyIterator,
+    PairwiseIterator,
+    TeeIterator,
+)
 from jitshape.frontend.values.iterators import (
     AccumulateIterator,
     ChainIterator,
@@ -105,8 +112,11 @@ def chain_from(m: Machine, iterable: Value, /) -> Value:
 
 @models(itertools.islice)
 def new_islice(m: Machine, iterable: Value, /, *bounds: Value) -> Value:
-    real = slice(*(None if is_none(b) else m.as_int(b) for b in bounds))
-    return IsliceIterator(iterable.iterate(m), real)
+    if not 1 <= len(bounds) <= 3:
+        raise Break("builtin_arguments", f"islice with {len(bounds)} bounds")
+    real = [None if is_none(b) else m.as_int(b) for b in bounds]
+    _accepted(m, itertools.islice, (), *real)
+    return IsliceIterator(iterable.iterate(m), slice(*real))
 
 
 @models(itertools.repeat)
@@ -152,35 +162,45 @@ def new_dropwhile(m: Machine, function: Value, iterable: Value, /) -> Value:
     return WhileIterator(itertools.dropwhile, function, iterable.iterate(m))
 
 
-def _precomputed(real: Any, combine: Any) -> None:
-    """Iterators that read their pools at once: over tuples of values, made by the real one."""
-
-    @models(real)
-    def make(m: Machine, /, *args: Value, **kwargs: Value) -> Value:
-        rows = combine(m, args, {k: m.as_int(v) for k, v in kwargs.items()})
-        return SequenceIterator([TupleValue(row) for row in rows], real)
-
-
-def _pool_and_length(real: Any) -> Any:
-    def combine(m: Machine, args: tuple, named: dict) -> Any:
-        lengths = [m.as_int(v) for v in args[1:] if not is_none(v)]
-        return real(unpack(m, args[0]), *lengths, **named)
-
-    return combine
+def _accepted(m: Machine, real: Any, *args: Any) -> Any:
+    """What the real function gives for these; its complaints are the program's."""
+    try:
+        return real(*args)
+    except (ValueError, OverflowError) as error:
+        m.throw(type(error), *error.args)
 
 
-def _pools(m: Machine, args: tuple, named: dict) -> Any:
-    return itertools.product(*(unpack(m, a) for a in args), **named)
+def _rows(m: Machine, real: Any, *args: Any) -> Value:
+    """An iterator that reads its pools at once: over tuples of values, made by the real one."""
+    return SequenceIterator([TupleValue(row) for row in _accepted(m, real, *args)], real)
 
 
-_precomputed(itertools.product, _pools)
-for _real in (
-    itertools.permutations,
-    itertools.combinations,
-    itertools.combinations_with_replacement,
-    itertools.pairwise,
-):
-    _precomputed(_real, _pool_and_length(_real))
+@models(itertools.product)
+def new_product(m: Machine, /, *iterables: Value, repeat: Value | None = None) -> Value:
+    pools = [unpack(m, x) for x in iterables] * (1 if repeat is None else m.as_int(repeat))
+    return _rows(m, itertools.product, *pools)
+
+
+@models(itertools.permutations)
+def new_permutations(m: Machine, iterable: Value, r: Value | None = None) -> Value:
+    pool = unpack(m, iterable)
+    return _rows(m, itertools.permutations, pool, len(pool) if is_none(r) else m.as_int(r))
+
+
+@models(itertools.combinations)
+def new_combinations(m: Machine, iterable: Value, r: Value) -> Value:
+    return _rows(m, itertools.combinations, unpack(m, iterable), m.as_int(r))
+
+
+@models(itertools.combinations_with_replacement)
+def new_combinations_with_replacement(m: Machine, iterable: Value, r: Value) -> Value:
+    real = itertools.combinations_with_replacement
+    return _rows(m, real, unpack(m, iterable), m.as_int(r))
+
+
+@models(itertools.pairwise)
+def new_pairwise(m: Machine, iterable: Value, /) -> Value:
+    return PairwiseIterator(iterable.iterate(m))
 
 
 @models(itertools.zip_longest)
@@ -190,7 +210,28 @@ def new_zip_longest(m: Machine, /, *iterables: Value, fillvalue: Value = NONE) -
     return SequenceIterator([TupleValue(row) for row in rows], itertools.zip_longest)
 
 
-breaks("builtin", "use a loop", itertools.groupby, itertools.tee, itertools.compress)
+@models(itertools.groupby)
+def new_groupby(m: Machine, iterable: Value, key: Value | None = None) -> Value:
+    return GroupbyIterator(iterable.iterate(m), None if is_none(key) else key)
+
+
+@models(itertools.tee)
+def tee(m: Machine, iterable: Value, n: Value | None = None, /) -> Value:
+    count = 2 if n is None else m.as_int(n)
+    _accepted(m, itertools.tee, (), count)
+    if not count:
+        return TupleValue()
+    iterator = iterable.iterate(m)
+    if isinstance(iterator, TeeIterator):  # the family grows
+        return TupleValue([iterator, *(iterator.copy() for _ in range(count - 1))])
+    family: list[TeeIterator] = []
+    return TupleValue([TeeIterator(iterator, family, deque()) for _ in range(count)])
+
+
+@models(itertools.compress)
+def new_compress(m: Machine, data: Value, selectors: Value) -> Value:
+    return CompressIterator(data.iterate(m), selectors.iterate(m))
+
 
 # ---- functools
 
