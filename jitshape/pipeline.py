@@ -103,9 +103,12 @@ class Compiler:
         function: types.FunctionType,
         options: Options,
         continuations: Continuations | None = None,
+        told_as: Any = None,
     ) -> None:
-        """`continuations`: those of the function that this one resumes."""
+        """`continuations`: those of the function that this one resumes; `told_as`: the function
+        that people know, a module's forward in place of what calls it."""
         self.function, self.options = function, options
+        self.code = getattr(told_as or function, "__code__", function.__code__)
         self.lock = threading.RLock()
         self.warned = False
         self.name = options.name or function.__qualname__
@@ -185,8 +188,7 @@ class Compiler:
         return self.natively(slots, reason, fallback)
 
     def where(self) -> str:
-        code = self.function.__code__
-        return f"{code.co_filename}:{code.co_firstlineno}"
+        return f"{self.code.co_filename}:{self.code.co_firstlineno}"
 
     def compile(self, slots: tuple[Any, ...]) -> TailCall:
         """A new entry for this call; returns the call of it, or of the function itself."""
@@ -278,7 +280,7 @@ class Compiler:
         count = self.entries.compiles
         record(
             compile_record(
-                self.name, self.function, made, missed, seconds, count, self.options.dynamic
+                self.name, self.where(), made, missed, seconds, count, self.options.dynamic
             )
         )
         if count == self.options.recompile_limit + 1:
@@ -664,9 +666,9 @@ def _stand_back() -> None:
     )
 
 
-def callable_of(function: types.FunctionType, options: Options) -> Any:
+def callable_of(function: types.FunctionType, options: Options, told_as: Any = None) -> Any:
     """What is called in place of `function`."""
-    dispatcher = Compiler(function, options).dispatcher
+    dispatcher = Compiler(function, options, told_as=told_as).dispatcher
     return dispatcher if _force is None else _force.round(dispatcher)
 
 
@@ -678,7 +680,7 @@ def compiled(fn: Any, options: Options) -> Any:
     if isinstance(fn, nn.Module):
         call = type(fn).__call__
         named = replace(options, name=options.name or type(fn).__qualname__)
-        bound = types.MethodType(callable_of(call, named), fn)
+        bound = types.MethodType(callable_of(call, named, type(fn).forward), fn)
         return wrap_module(fn, bound, options)
     if isinstance(fn, types.MethodType) and isinstance(fn.__func__, types.FunctionType):
         return types.MethodType(callable_of(fn.__func__, options), fn.__self__)

@@ -268,3 +268,5 @@ def test_names_in_records():
     jitshape.compile(double)(torch.ones(2))
     jitshape.compile(Small())(torch.ones(2, 3))
     assert [record.function for record in jitshape.history()] == ["twice", "double", "Small"]
+    line = Small.forward.__code__.co_firstlineno
+    assert jitshape.history()[-1].where == f"{__file__}:{line}"

@@ -42,7 +42,7 @@ def limit_text(
 
 def compile_record(
     name: str,
-    function: Any,
+    where: str,
     made: Made,
     failures: Sequence[GuardFailure],
     seconds: float,
@@ -51,10 +51,9 @@ def compile_record(
 ) -> CompileRecord:
     """The record of the `number`th entry of a function; `failures` are the nearest entry's."""
     captured, compiled = made.capture, made.compiled
-    code = function.__code__
     return CompileRecord(
         function=name,
-        where=f"{code.co_filename}:{code.co_firstlineno}",
+        where=where,
         kind="recompile" if failures else "compile",
         number=number,
         mode="" if dynamic is None else f"dynamic={dynamic}",

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jitshape.observe.records import NUMBERS, PIECE, CompileRecord, GuardFailure, SizeFact
+from jitshape.observe.records import NUMBERS, PIECE, CompileRecord, GuardFailure
 
 # kind of failure -> what to do about it; {source} and {line} are filled in
 ADVICE = {
@@ -49,32 +49,20 @@ class Fix:
 def fixes_of(compiles: Sequence[CompileRecord]) -> list[Fix]:
     """For one function."""
     again = [r for r in compiles if r.failures and not r.shared]
-    rigid = specialised(compiles)
     groups: dict[tuple, list[CompileRecord]] = {}
     for record in again:
-        groups.setdefault(_group(record, rigid), []).append(record)
+        groups.setdefault(_group(record), []).append(record)
     fixes = [_fix(key, records, compiles) for key, records in groups.items() if key is not None]
     return sorted((f for f in fixes if f.saves), key=lambda f: -f.saves)
 
 
-def specialised(compiles: Sequence[CompileRecord]) -> dict[str, SizeFact]:
-    """The sources that some line needs one value of, with that line."""
-    return {
-        source: fact
-        for record in compiles
-        for fact in record.facts
-        if fact.specialised
-        for source in fact.sources
-    }
-
-
-def _group(record: CompileRecord, rigid: dict[str, SizeFact]) -> tuple | None:
+def _group(record: CompileRecord) -> tuple | None:
     """Recompiles with equal groups are avoided by the same change.  None: by none, since a number
     changed that a line is going to need anyhow: that line is blamed from the next change on."""
     blocking = [f for f in record.failures if f.kind not in NUMBERS]
     if not blocking:
-        fixed = [f for f in record.failures if f.source in rigid]
-        return None if fixed else ("numbers",)
+        rigid = {s for fact in record.facts if fact.specialised for s in fact.sources}
+        return None if rigid & {f.source for f in record.failures} else ("numbers",)
     return tuple(sorted({(f.kind, f.source, f.where) for f in blocking}))
 
 
@@ -100,6 +88,10 @@ def _advice(failure: GuardFailure, compiles: Sequence[CompileRecord]) -> str:
         for fact in record.facts:
             if fact.text == failure.demanded and fact.why == "broadcasting":
                 text = "expand the operands of `{line}` to one size before the call"
+    if failure.kind == "relation" and failure.demanded.endswith((" != 0", " != 1")):
+        text = (
+            "avoid calls where " + failure.demanded.replace("!=", "==") + ", which `{line}` tells"
+        )
     tensor = failure.source.partition(".dim()")[0]
     return text.format(source=failure.source, line=line, demanded=failure.demanded, tensor=tensor)
 

@@ -7,7 +7,9 @@ that made the guard, what to change, and how many compiles that would have saved
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,6 +29,7 @@ from jitshape.observe.records import (
 )
 from jitshape.observe.story import Entry, FunctionStory, stories
 
+LIBRARIES = f"{os.sep}lib{os.sep}python"  # in the paths of Python's own modules and installed ones
 _KINDS: dict[str, type] = {
     c.__name__: c for c in (CompileRecord, BreakRecord, FallbackRecord, EntryRecord)
 }
@@ -130,10 +133,7 @@ def story_text(story: FunctionStory) -> Text:
     text = Text(f"{story.name} ({story.where}): {plural(story.compiles, 'compile')}\n")
     for entry in story.entries:
         text.append(f"   entry {entry.number}  {entry.kind}, {use_of(entry)}\n")
-        for origin, guards in (entry.guards or {}).items():
-            text.append(f"      {plural(len(guards), 'guard')} of {origin or 'the call itself'}\n")
-            if origin:
-                text.append("".join(f"         {guard}\n" for guard in guards))
+        text.append(_guards_text(entry.guards or {}))
     for source, values in story.values.items():
         text.append(f"   values   {source}: {', '.join(values)}\n")
     for reason, count in story.fallbacks.items():
@@ -143,6 +143,19 @@ def story_text(story: FunctionStory) -> Text:
         text.append(f"      because {fix.because}\n")
         text.append(f"      at {fix.where}\n")
     return text
+
+
+def _guards_text(guards: Mapping[str, Sequence[str]]) -> str:
+    """Guards by line; those of libraries, and of the call itself, only counted."""
+    lines, counted = [], Counter()
+    for origin, texts in guards.items():
+        if not origin or LIBRARIES in origin:
+            counted["the libraries' lines" if origin else "the call itself"] += len(texts)
+            continue
+        lines.append(f"      {plural(len(texts), 'guard')} of {origin}\n")
+        lines += [f"         {text}\n" for text in texts]
+    lines += [f"      {plural(count, 'guard')} of {what}\n" for what, count in counted.items()]
+    return "".join(lines)
 
 
 def plural(count: int, noun: str) -> str:

@@ -183,6 +183,13 @@ CASES = {
         1,
         fixed_calls=randoms([(3,), (3,)], [(4,), (4,)], [(5,), (5,)]),
     ),
+    "a size that one call makes special": Case(
+        lambda x, y: x * 2 if x.shape[0] != 1 else x + 2,
+        lambda: [(torch.randn(k), None) for k in (3, 4, 1)],
+        "avoid calls where x.size(0) == 1, which `lambda x, y: x * 2",
+        1,
+        fixed_calls=lambda: [(torch.randn(k), None) for k in (3, 4, 2)],
+    ),
     "a dtype": Case(
         lambda x: x * 2,
         lambda: [(ones(3),), (ones(3, dtype=torch.float64),)],

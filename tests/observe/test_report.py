@@ -23,6 +23,7 @@ from jitshape.observe.story import as_json, stories
 FAILURE = GuardFailure(
     "x.size(1)", "x.size(1) == 32", "48", "model.py:14 in forward", "h = self.fc(x)", "size"
 )
+LIBRARY = "type(m) is M   # /usr/lib/python3.11/site-packages/torch/nn/a.py:1"
 FACT = SizeFact("x.size(1) <= 64", ("x.size(1)",), "a branch on a size", "model.py:15", "if n:")
 RECORDS = (
     CompileRecord("f", "model.py:10", "compile", inputs=("x: f32[2, 32]",), kernels=("fused_add",)),
@@ -35,7 +36,11 @@ RECORDS = (
         failures=(FAILURE,),
         facts=(FACT,),
         externs={"aten.mm": 2},
-        guards=("x is Tensor float32[2, ?] on cpu   # model.py:14 in forward", "grad_mode is True"),
+        guards=(
+            "x is Tensor float32[2, ?] on cpu   # model.py:14 in forward",
+            "grad_mode is True",
+            LIBRARY,
+        ),
     ),
     BreakRecord("f", "model.py:22", "data_dependent_branch", "x > 0 is unknown", "torch.where"),
     FallbackRecord("g", "model.py:30", "no entry"),
@@ -64,6 +69,7 @@ def test_report_text():
         "entry 1  compile, 0.00 s CPU, served 3 calls more, guards 2.5 us a call, 61.0 s old",
         "entry 2  recompile, 0.00 s CPU, served 1 call more, 60.0 s old",
         "      1 guard of the call itself\n",
+        "      1 guard of the libraries' lines\n",
         "      1 guard of model.py:14 in forward\n         x is Tensor float32[2, ?] on cpu\n",
         "values   x.size(1): 32, 48",
         "to save 1 compile: jitshape.mark_dynamic(x, 1) before the first call",
@@ -83,6 +89,7 @@ def test_report_as_json():
     assert f["entries"][1]["guards"] == {
         "model.py:14 in forward": ["x is Tensor float32[2, ?] on cpu"],
         "": ["grad_mode is True"],
+        "/usr/lib/python3.11/site-packages/torch/nn/a.py:1": ["type(m) is M"],
     }
     assert f["values"] == {"x.size(1)": ["32", "48"]} and f["misses"][0]["number"] == 2
     assert f["breaks"][0]["reason"] == "x > 0 is unknown" and g["fallbacks"] == {"no entry": 1}
