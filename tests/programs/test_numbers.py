@@ -1,4 +1,4 @@
-"""Ints and floats of a program: symbolic through arithmetic, functions, branches and torch's ops."""
+"""Ints and floats of a program: symbolic through arithmetic, functions, branches and ops."""
 
 from __future__ import annotations
 
