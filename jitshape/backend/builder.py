@@ -55,6 +55,7 @@ class Builder:
         self._interned: dict[tuple, Scalar] = {}
         self._indirect: dict[int, tuple[Atom, Scalar]] = {}
         self.faults: dict[Scalar, None] = {}  # what must not hold at any element computed
+        self.unchecked: set[Size] = set()  # indices computed by the graph that need no binding
         self.place: Callable[[Size], Size] = lambda expr: expr  # from index to kernel axes
 
     def _intern(self, key: tuple, make: Callable[[], Any]) -> Any:
@@ -107,10 +108,10 @@ class Builder:
     def indirect(self, scalar: Scalar) -> Size:
         """A size that stands for the integer `scalar` in an index."""
         scalar = self.cast(scalar, torch.int64)
-        if isinstance(scalar, IndexValue):
-            return scalar.expr
-        if isinstance(scalar, Literal):
-            return int(scalar.value)
+        if isinstance(scalar, (IndexValue, Literal)):
+            known = scalar.expr if isinstance(scalar, IndexValue) else int(scalar.value)
+            self.unchecked.add(known)
+            return known
 
         def bind() -> Size:
             symbol = indirect_symbol(self.algebra, len(self._indirect))

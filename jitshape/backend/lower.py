@@ -19,6 +19,7 @@ from jitshape.backend.indexing import Index, broadcast_index, reshape_index
 from jitshape.backend.loops import Apply, Scalar
 from jitshape.backend.movement import MOVEMENT
 from jitshape.errors import InternalError
+from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Node, Value, map_leaves, tensor_type
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
@@ -246,11 +247,24 @@ class Reader:
         return b if a is None else self.b.logical_and(a, b)
 
     def _range_checks(self, value: Value, index: Index) -> Iterator[Scalar]:
-        """An index taken from data that is out of range reads nothing, and is a fault."""
+        """An index that the graph computes and that is out of range reads nothing, and is a
+        fault."""
         b = self.b
         for at, size in zip(index, tensor_type(value).shape):
-            if type(at) is IntExpr and b.bindings(at):
-                yield b.logical_and(b.ge(b.index(at), 0), b.lt(b.index(at), b.index(size)))
+            if at in b.unchecked:
+                b.unchecked.discard(at)
+                if self._is_within(at, size):
+                    continue
+            elif type(at) is not IntExpr or not b.bindings(at):
+                continue
+            yield b.logical_and(b.ge(b.index(at), 0), b.lt(b.index(at), b.index(size)))
+
+    def _is_within(self, at: Size, size: Size) -> bool:
+        """Whether an index is in range at every call."""
+        if isinstance(at, IntExpr) and at.symbol is not None:
+            if self.lowering.extents.get(at.symbol.id) is size:
+                return True
+        return compare("ge", at, 0) is True and compare("lt", at, size) is True
 
     def number(self, x: Any) -> Any:
         """A number computed at run time becomes a scalar; other arguments stay."""

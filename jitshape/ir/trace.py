@@ -208,6 +208,8 @@ class Trace(TorchDispatchMode):
         env.current_op = definition.name
         if definition.has("canonical"):
             args, kwargs = block.canonical(env, *args, **kwargs)
+        if definition.has("check"):
+            block.check(env, *args, **kwargs)
         types = block.type(env, *args, **kwargs)
         family = definition.family
         shared = block.alias(args).storage if family in ("view", "inplace") else None

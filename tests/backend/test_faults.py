@@ -43,6 +43,32 @@ def test_an_index_out_of_range_raises_as_in_eager(name):
     assert not jitshape.stats()["extern_ops"]
 
 
+MADE_INSIDE = {
+    "arange": lambda x: torch.nn.functional.embedding(torch.arange(x.shape[0]), TABLE),
+    "arange + 1": lambda x: TABLE.index_select(0, torch.arange(x.shape[0]) + 1),
+    "gather": lambda x: TABLE.gather(0, torch.arange(x.shape[0])[:, None]) * 2,
+    "reversed": lambda x: TABLE.gather(0, torch.arange(x.shape[0])[:, None] * -1 + 8).sum(),
+    "a number": lambda x: x.gather(0, torch.full((1, 1), 8)),
+    "another": lambda x: x.index_select(0, torch.full((2,), 3)) + 1,
+    "of a computed table": lambda x: (TABLE * 2).index_select(0, torch.arange(x.shape[0])),
+    "in range": lambda x: x.index_select(0, torch.arange(x.shape[0])),
+}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+@pytest.mark.parametrize("name", MADE_INSIDE)
+def test_an_index_made_in_the_graph_is_checked(name, backend):
+    function = MADE_INSIDE[name]
+    compiled = jitshape.compile(function, dynamic=True, fullgraph=True, backend=backend)
+    for rows in (8, 10, 11, 3, 9, 20):
+        x = torch.randn(rows, 2)
+        expected, actual = attempt(function, x), attempt(compiled, x)
+        if isinstance(expected, tuple):
+            assert actual == expected
+        else:
+            torch.testing.assert_close(actual, expected)
+
+
 def test_nothing_is_written_before_the_error():
     def function(x, i, out):
         out.add_(x[i].sum())

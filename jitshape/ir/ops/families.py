@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Node, Value, tensor_type
 from jitshape.ir.ops.registry import op
 from jitshape.ir.overlap import check_internal_overlap, check_partial_overlap
@@ -66,6 +67,30 @@ def wrap_dim(dim: int, rank: int) -> int:
             f"but got {dim})"
         )
     return dim % limit
+
+
+# ---- what ops demand of sizes
+
+
+def require(env: Any, condition: Any, message: str) -> None:
+    """What a call of the program must fulfil: a fact, or eager's error."""
+    if not env.assume(condition):
+        raise RuntimeError(message)
+
+
+def require_shape(env: Any, shape: Sequence[Size], wanted: Sequence[Size], message: str) -> None:
+    """Two shapes that must agree."""
+    if len(shape) != len(wanted):
+        raise RuntimeError(message)
+    for size, other in zip(shape, wanted):
+        if size is not other:
+            require(env, compare("eq", size, other), message)
+
+
+def require_elements(env: Any, shape: Sequence[Size], message: str) -> None:
+    """A shape that must hold at least one element."""
+    for size in shape:
+        require(env, compare("ge", size, 1), message)
 
 
 # ---- type promotion

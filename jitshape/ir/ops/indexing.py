@@ -20,10 +20,12 @@ from jitshape.ir.ops.families import (
     pointwise,
     preserved,
     promote,
+    require,
+    require_shape,
     wrap_dim,
 )
 from jitshape.ir.ops.parts import selected, sliced
-from jitshape.ir.ops.registry import op
+from jitshape.ir.ops.registry import OPS, op
 from jitshape.ir.strides import (
     CHANNELS_LAST_ORDER,
     broadcast,
@@ -273,6 +275,15 @@ class ConstantPad:
         strides = format_strides(env, tuple(shape), (), format_)
         return TensorType(tuple(shape), strides, old.dtype, old.device)
 
+    def check(env, x, pad, value=0):
+        for d, size in enumerate(reversed(x.type.shape[len(x.type.shape) - len(pad) // 2 :])):
+            before, after = pad[2 * d], pad[2 * d + 1]
+            text = "narrow(): length must be non-negative."
+            require(env, compare("ge", size + before + after, 0), text)
+            for crop in (before, after):
+                if type(crop) is not int or crop < 0:
+                    require(env, compare("ge", size + crop, 0), text)
+
     def source(b, index, load, x, pad, value=0):
         rank = x.type.ndim
         place, inside = list(index), []
@@ -342,6 +353,17 @@ class IndexSelect:
 
 @index_op("aten.gather.default")
 class Gather:
+    def check(env, x, dim, index, sparse_grad=False):
+        own, wanted = x.type.shape or (1,), index.type.shape or (1,)
+        if len(own) != len(wanted):
+            raise RuntimeError(
+                "Index tensor must have the same number of dimensions as input tensor"
+            )
+        dim = wrap_dim(dim, len(own))
+        for d, (size, most) in enumerate(zip(wanted, own)):
+            if d != dim and size is not most:
+                require(env, compare("le", size, most), f"Size does not match at dimension {d}")
+
     def type(env, x, dim, index, sparse_grad=False):
         return fresh(index.type.shape, x.type.dtype, x.type.device)
 
@@ -440,6 +462,16 @@ class Index:
 
 @index_op("aten.index_put.default", "aten._unsafe_index_put.default")
 class IndexPut:
+    def check(env, x, indices, values, accumulate=False):
+        if any(i is not None and i.type.dtype in (torch.bool, torch.uint8) for i in indices):
+            return  # the call of ATen checks
+        shape, _ = indexed_shape(env, x, indices)
+        if broadcast(env, shape, values.type.shape) != shape:
+            raise RuntimeError(
+                f"shape mismatch: value tensor of shape {list(values.type.shape)} cannot be "
+                f"broadcast to indexing result of shape {list(shape)}"
+            )
+
     def type(env, x, indices, values, accumulate=False):
         return preserved(env, x)
 
@@ -461,7 +493,13 @@ class MaskedScatter:
 
 
 class _IntoView:
-    """A copy of `x` with `src` written into a view of it."""
+    """A copy of `x` with `src` written into a view of it, given by the op `view`."""
+
+    @classmethod
+    def check(cls, env, x, src, *args, **kwargs):
+        part = OPS[cls.view].type(env, x, *args, **kwargs)
+        text = "expected src to have a size equal to the slice of self."
+        require_shape(env, src.type.shape, part.shape, text)
 
     def type(env, x, src, *args, **kwargs):
         return preserved(env, x)
@@ -469,6 +507,8 @@ class _IntoView:
 
 @index_op("aten.slice_scatter.default", base=_IntoView)
 class SliceScatter:
+    view = "aten.slice.Tensor"
+
     def canonical(env, x, src, dim=0, start=None, end=None, step=1):
         return (x, src, *sliced(env, x.type.shape, dim, start, end), step), {}
 
@@ -478,6 +518,8 @@ class SliceScatter:
 
 @index_op("aten.select_scatter.default", base=_IntoView)
 class SelectScatter:
+    view = "aten.select.int"
+
     def canonical(env, x, src, dim, index):
         return (x, src, *selected(env, x.type.shape, dim, index)), {}
 
@@ -487,12 +529,16 @@ class SelectScatter:
 
 @index_op("aten.diagonal_scatter.default", base=_IntoView)
 class DiagonalScatter:
+    view = "aten.diagonal.default"
+
     def samples():
         return [((torch.randn(4, 4), torch.randn(4)), {})]
 
 
 @index_op("aten.as_strided_scatter.default", base=_IntoView)
 class AsStridedScatter:
+    view = "aten.as_strided.default"
+
     def samples():
         return [((torch.randn(4, 4), torch.randn(4), [4], [5], 0), {})]
 

@@ -23,8 +23,9 @@ from jitshape.ir.ops.composing import (
     where,
     widen,
 )
-from jitshape.ir.ops.families import elementwise, fresh
+from jitshape.ir.ops.families import elementwise, fresh, is_tensor, require_shape
 from jitshape.ir.ops.registry import op
+from jitshape.ir.strides import broadcast
 from jitshape.ir.types import TensorType
 
 
@@ -66,6 +67,16 @@ def _row_weights(g: Any, counted: Value, safe: Value, weight: Value | None, dtyp
 
 class NLLLoss:
     """(loss, total weight): log probabilities along dimension 1, classes in `target`."""
+
+    @staticmethod
+    def check(env, x, target, weight, reduction, ignore_index):
+        shape = x.type.shape
+        rows = (*shape[: _class_dim(x)], *shape[_class_dim(x) + 1 :])
+        mismatch = f"size mismatch (got input: {list(shape)}, target: {list(target.type.shape)})"
+        require_shape(env, target.type.shape, rows, mismatch)
+        if weight is not None:
+            text = f"weight tensor should be defined either for all {shape[_class_dim(x)]} classes"
+            require_shape(env, weight.type.shape, [shape[_class_dim(x)]], text)
 
     @staticmethod
     def type(env, x, target, weight, reduction, ignore_index):
@@ -165,6 +176,10 @@ class NLLLoss2dBackward:
 
 class ElementLoss:
     """`element(g, x, y, ...)` is the loss of one element, `slope` its derivative by x."""
+
+    @classmethod
+    def check(cls, env: Any, *args: Any) -> None:
+        broadcast(env, *(x.type.shape for x in args if is_tensor(x)))
 
     @classmethod
     def type(cls, env: Any, x: Value, y: Value, *args: Any) -> TensorType:

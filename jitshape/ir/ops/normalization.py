@@ -25,11 +25,11 @@ from jitshape.ir.ops.composing import (
     view,
     widen,
 )
-from jitshape.ir.ops.families import fresh, is_tensor
+from jitshape.ir.ops.families import fresh, is_tensor, require_elements, require_shape
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import format_strides, is_contiguous, suggested_format
 from jitshape.ir.symint import Size, sym_max
-from jitshape.ir.types import TensorType
+from jitshape.ir.types import TensorType, numel
 
 
 def moments(g: Any, x: Value, dims: Sequence[int]) -> tuple[Value, Value, Value]:
@@ -69,6 +69,20 @@ class LayerNorm:
         reduced = x.type.shape[:outer] + (1,) * len(normalized_shape)
         stat = fresh(reduced, statistics_dtype(x, weight, bias), x.type.device)
         return [fresh(x.type.shape, x.type.dtype, x.type.device), stat, stat]
+
+    @staticmethod
+    def check(env, x, normalized_shape, weight, bias, eps):
+        rank = len(normalized_shape)
+        own = x.type.shape[-rank:] if rank else ()
+        wanted = list(normalized_shape)
+        require_shape(
+            env, own, wanted,
+            f"Given normalized_shape={wanted}, expected input with shape {wanted} at its end",
+        )  # fmt: skip
+        for name, row in (("weight", weight), ("bias", bias)):
+            if row is not None:
+                text = f"Expected {name} to be of same shape as normalized_shape"
+                require_shape(env, row.type.shape, wanted, text)
 
     @staticmethod
     def decompose(g, node, x, normalized_shape, weight, bias, eps):
@@ -237,6 +251,10 @@ class BatchNorm:
 @op("aten._native_batch_norm_legit.no_stats", family="composite")
 class BatchNormWithoutStatistics:
     @staticmethod
+    def check(env, x, *args):
+        require_elements(env, x.type.shape, "input tensor must have at least one element")
+
+    @staticmethod
     def type(env, x, weight, bias, training, momentum, eps):
         return _batch_norm_types(env, x, weight, bias, training)
 
@@ -336,6 +354,14 @@ class GroupNorm:
         stat = fresh((n, group), statistics_dtype(x, weight, bias), x.type.device)
         out = TensorType(x.type.shape, strides, x.type.dtype, x.type.device)
         return [out, stat, stat]
+
+    @staticmethod
+    def check(env, x, weight, bias, n, c, hw, group, eps):
+        require_shape(env, [numel(x.type.shape)], [n * c * hw], "Expected X.numel() == N * C * HxW")
+        for name, row in (("weight", weight), ("bias", bias)):
+            if row is not None:
+                text = f"Expected {name} to be a vector of size equal to the number of channels"
+                require_shape(env, row.type.shape, [c], text)
 
     @staticmethod
     def decompose(g, node, x, weight, bias, n, c, hw, group, eps):

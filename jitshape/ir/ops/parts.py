@@ -62,9 +62,16 @@ def sliced(env: Any, shape: Sequence[Size], dim: int, start: Any, end: Any) -> t
 
 
 def selected(env: Any, shape: Sequence[Size], dim: int, index: Size) -> tuple:
-    """(dim, index) of a selection from a tensor of `shape`, counted from the front."""
+    """(dim, index) of a selection from a tensor of `shape`, counted from the front, within it."""
     dim = wrap_dim(dim, len(shape))
-    return dim, _place(env, index, shape[dim])
+    size = shape[dim]
+    place = _place(env, index, size)
+    if not (_holds(env, "ge", place, 0) and _holds(env, "lt", place, size)):
+        raise IndexError(
+            f"select(): index {index} out of range for tensor of size {list(shape)} "
+            f"at dimension {dim}"
+        )
+    return dim, place
 
 
 @view("aten.slice.Tensor")
@@ -101,12 +108,6 @@ class Select:
     def type(env, x, dim, index):
         old = x.type
         dim, place = selected(env, old.shape, dim, index)
-        size = old.shape[dim]
-        if not (_holds(env, "ge", place, 0) and _holds(env, "lt", place, size)):
-            raise IndexError(
-                f"select(): index {index} out of range for tensor of size {list(old.shape)} "
-                f"at dimension {dim}"
-            )
         drop = lambda row: row[:dim] + row[dim + 1 :]  # noqa: E731
         return see(x, drop(old.shape), drop(old.strides), old.offset + place * old.strides[dim])
 

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
+from jitshape.ir.ops.families import require, require_elements
 from jitshape.ir.ops.indexing import index_op
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import format_strides, suggested_format
@@ -46,6 +48,14 @@ class Windows(NamedTuple):
             return env.floordiv(room, step) + 1
         most = env.floordiv(size + pad - 1, step) + 1
         return sym_min(env.floordiv(room + step - 1, step) + 1, most)
+
+    def check(self, env: Any, shape: Sequence[Size]) -> None:
+        """An image has channels and pixels, and room for a window."""
+        require_elements(env, shape[-3:], f"Expected a non-empty image, but got {list(shape)}")
+        for d, size in enumerate(shape[-2:]):
+            reach = self.dilation[d] * (self.kernel[d] - 1) + 1
+            room = size + 2 * self.padding[d] - reach + (self.stride[d] - 1) * self.ceil
+            require(env, compare("ge", room, 0), "Output size is too small")
 
     def elements(self) -> Iterator[tuple[int, int]]:
         for kh in range(self.kernel[0]):
@@ -139,6 +149,9 @@ def _walk(b: Any, index: Any, load: Any, x: Value, w: Windows) -> tuple[Any, Any
 
 
 class _Maxima:
+    def check(env, x, *args):
+        windows(*args).check(env, x.type.shape)
+
     def type(env, x, *args):
         return _pooled(env, x, windows(*args))
 
@@ -263,6 +276,9 @@ def _quotient(b: Any, total: Any, count: Any) -> Any:
 
 @index_op("aten.avg_pool2d.default")
 class AvgPool:
+    def check(env, x, *args):
+        means(*args).windows.check(env, x.type.shape)
+
     def type(env, x, *args):
         return _pooled(env, x, means(*args).windows)
 
@@ -341,6 +357,10 @@ class AdaptiveAvgPoolBackward:
 
 @index_op("aten.upsample_nearest2d.default")
 class UpsampleNearest:
+    def check(env, x, output_size, scales_h=None, scales_w=None):
+        shape = (*x.type.shape[1:], *output_size)
+        require_elements(env, shape, "Input and output sizes should be greater than 0")
+
     def type(env, x, output_size, scales_h=None, scales_w=None):
         return _image(env, x, *output_size)
 

@@ -17,6 +17,7 @@ from jitshape.ir.ops.families import (
     reduced_dims,
     reduced_shape,
     reduction,
+    require_elements,
     to_float,
     wrap_dim,
 )
@@ -55,8 +56,17 @@ class Prod:
         return [((_matrix(),), {})]
 
 
+class _Extreme:
+    """Nothing has no extreme: what is reduced must have elements."""
+
+    def check(env, x, dim=None, keepdim=False):
+        dims = reduced_dims(x.type.ndim, dim)
+        text = f"Expected reduction dims {list(dims)} to have non-zero size."
+        require_elements(env, [x.type.shape[d] for d in dims], text)
+
+
 @reduction("aten.amax.default", "aten.max.default")
-class Amax:
+class Amax(_Extreme):
     reduce = "max"
 
     def samples():
@@ -64,7 +74,7 @@ class Amax:
 
 
 @reduction("aten.amin.default", "aten.min.default")
-class Amin:
+class Amin(_Extreme):
     reduce = "min"
 
     def samples():
@@ -89,7 +99,7 @@ class All(_Boolean):
     reduce = "all"
 
 
-class _Position:
+class _Position(_Extreme):
     """Without `dim` the position counts through the whole tensor, row-major."""
 
     def dtype(x, requested):
@@ -112,7 +122,7 @@ class Argmin(_Position):
 # ---- composites
 
 
-class _WithIndices:
+class _WithIndices(_Extreme):
     def type(env, x, dim, keepdim=False):
         shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
         values = fresh(shape, x.type.dtype, x.type.device)
@@ -135,7 +145,7 @@ class MinDim(_WithIndices):
 
 
 @op("aten.aminmax.default", family="composite")
-class AminMax:
+class AminMax(_Extreme):
     def type(env, x, dim=None, keepdim=False):
         shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
         return [fresh(shape, x.type.dtype, x.type.device)] * 2
@@ -239,6 +249,12 @@ def order(env, p):
 
 @op("aten.linalg_vector_norm.default", family="composite")
 class VectorNorm:
+    def check(env, x, ord=2, dim=None, *args, **kwargs):
+        if ord < 0 or ord == math.inf:
+            dims = reduced_dims(x.type.ndim, dim)
+            text = f"linalg.vector_norm cannot compute the {ord} norm on an empty tensor"
+            require_elements(env, [x.type.shape[d] for d in dims], text)
+
     def canonical(env, x, ord=2, *args, **kwargs):
         return (x, order(env, ord), *args), kwargs
 

@@ -6,6 +6,9 @@ the defaults.  What a block may define (all static methods):
     type(env, *args, **kwargs) -> TensorType | ScalarType | list of such | None
         output type(s) from the call's arguments, where tensors appear as graph Values
         (`x.type.shape`), integers as Size.  Facts are asked of `env` (ShapeEnv), which guards.
+    check(env, *args, **kwargs)
+        raises eager's error for a call of the program that does not fit; what it asks of sizes
+        becomes facts.  Ops that a composite is rewritten into are not checked
     alias(args) -> Value            view and in-place families: the argument whose storage is shared
     lower(b, *args, **kwargs)       pointwise family: a scalar expression, built with backend
         loops' Builder `b` (b.exp(x), b.add(x, y), b.where(c, x, y), b.const(v, dtype)); tensor

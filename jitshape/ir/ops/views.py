@@ -12,7 +12,7 @@ import torch
 
 from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
-from jitshape.ir.ops.families import see, view, wrap_dim
+from jitshape.ir.ops.families import require, require_shape, see, view, wrap_dim
 from jitshape.ir.strides import same, view_strides
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import TensorType, numel
@@ -371,6 +371,13 @@ class AsStrided:
 class ViewDtype:
     """The same bytes as another dtype; the last dimension grows or shrinks with its size."""
 
+    def check(env, x, dtype):
+        old, ratio = x.type, dtype.itemsize // x.type.dtype.itemsize
+        if ratio > 1 and old.shape:
+            for number in (old.offset, *old.strides[:-1]):
+                text = f"self.stride must be divisible by {ratio} to view {old.dtype} as {dtype}"
+                require(env, compare("eq", number % ratio, 0), text)
+
     def type(env, x, dtype):
         old = x.type
         before, after = old.dtype.itemsize, dtype.itemsize
@@ -408,6 +415,16 @@ class ViewAsReal:
 
 @view("aten.view_as_complex.default")
 class ViewAsComplex:
+    def check(env, x):
+        old = x.type
+        if not old.ndim:
+            raise RuntimeError("Input tensor must have one or more dimensions")
+        require_shape(env, old.shape[-1:], [2], "Tensor must have a last dimension of size 2")
+        require_shape(env, old.strides[-1:], [1], "Tensor must have a last dimension with stride 1")
+        for number in (old.offset, *old.strides[:-1]):
+            text = "Tensor must have a stride divisible by 2 for all but last dimension"
+            require(env, compare("eq", number % 2, 0), text)
+
     def type(env, x):
         old = x.type
         strides = tuple(s // 2 for s in old.strides[:-1])

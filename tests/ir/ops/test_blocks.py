@@ -85,6 +85,73 @@ def test_type_is_eagers(name, symbolic):
             check_type(env, name, row, one)
 
 
+# Eager reads memory that is not there where sizes do not fit: its callers check.
+UNSAFE = {"aten._native_batch_norm_legit_functional", "aten._native_batch_norm_legit_no_training"}
+# An index of a tensor is out of range, or the size of the memory counts: found when it runs.
+FOUND_LATER = (
+    "index", "indexing axis dim should be positive", "out of bounds", "setStorage",
+    "number of ones in mask", "divisible by 2 to view Float as Double",
+)  # fmt: skip
+CHECKED = [
+    name
+    for name in SAMPLED
+    if OPS[name].family != "extern" and "backward" not in name
+    and name.rpartition(".")[0] not in UNSAFE
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_sizes_that_eager_refuses_break_a_fact(name):
+    """Each dimension of each tensor has a symbol of its own; one of them changes."""
+    definition = OPS[name]
+    for args, kwargs in definition.samples():
+        try:
+            runner(name)(*args, **kwargs)
+        except (RuntimeError, TypeError):
+            continue  # a sample of another overload of the block
+        env = ShapeEnv()
+        graph, sizes_of = Graph(env), {}
+
+        def value(x, env=env, graph=graph, sizes_of=sizes_of):
+            if not isinstance(x, torch.Tensor):
+                return x
+            shape = tuple(env.size_symbol(n) for n in x.shape)
+            sizes_of.setdefault(id(x), []).append(shape)
+            return graph.new_value(TensorType(shape, layout(x, shape), x.dtype, x.device))
+
+        values = map_leaves(value, (tuple(args), dict(kwargs)))
+        if definition.has("canonical"):
+            values = definition.canonical(env, *values[0], **values[1])
+        if definition.has("check"):
+            definition.check(env, *values[0], **values[1])
+        definition.type(env, *values[0], **values[1])
+        hints = {name: symbol.hints[0] for name, symbol in env.symbols.items()}
+        for changed, new in itertools.product(hints, (0, 1, None)):
+            sizes = hints | {changed: hints[changed] + 1 if new is None else new}
+            if all(holds(fact.condition, sizes) for fact in env.facts):
+                assert_eager_takes(name, args, kwargs, sizes_of, sizes)
+
+
+def holds(condition, sizes):
+    return condition.evaluate(lambda s: s if type(s) is int else s.algebra.evaluate(s, sizes))
+
+
+def assert_eager_takes(name, args, kwargs, sizes_of, sizes):
+    shapes = {place: list(rows) for place, rows in sizes_of.items()}
+
+    def resized(x):
+        if not isinstance(x, torch.Tensor):
+            return x
+        shape = shapes[id(x)].pop(0)
+        return torch.zeros([sizes[str(n)] for n in shape], dtype=x.dtype)
+
+    args, kwargs = map_leaves(resized, (tuple(args), dict(kwargs)))
+    try:
+        runner(name)(*args, **kwargs)
+    except (RuntimeError, IndexError) as error:
+        assert any(text in str(error) for text in FOUND_LATER), (error, sizes)
+
+
 def schema_of(name):
     if name.startswith("jitshape."):
         return None
