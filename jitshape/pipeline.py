@@ -336,6 +336,8 @@ def compile_call(
         has_graph = exit_.keys or captured.tracer.trace.graph.nodes
         graph = finish_graph(captured, exit_.keys) if has_graph else None
         check_promises(captured)
+        if environment("VALIDATE"):
+            prove_guards(captured)
         varying = note_varying(captured, continuations)
         if graph is not None:
             if is_detailed() or logs.enabled("graph"):
@@ -439,6 +441,15 @@ def note_varying(captured: Capture, continuations: Continuations) -> frozenset[s
     for code, source in varying_slots(outcome.frames, env):
         continuations.varying.setdefault(code, set()).add(source)
     return frozenset(symbolic_numbers(outcome.value, env))
+
+
+def prove_guards(captured: Capture) -> None:
+    """That the guards on sizes imply what was relied on, by z3."""
+    from jitshape.ir.validation import validate
+
+    outcome = validate(captured.tracer.env)
+    counters.count_in("validation", "proved", outcome.proved)
+    counters.count_in("validation", "open", outcome.open)
 
 
 def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from jitshape.ir.hosted import BITS, hosted_range
@@ -136,11 +136,15 @@ class Knowledge:
         if atom.version != self.version:
             atom.version = self.version
             if atom.args is not None or atom.host is not None:
-                lo, hi = self._range_of(atom)
+                lo, hi = self.range_of_operation(atom)
                 atom.lo, atom.hi = max(atom.lo, lo), min(atom.hi, hi)
         return atom.lo, atom.hi
 
-    def _range_of(self, atom: Atom) -> tuple[float, float]:
+    def excluded(self) -> Iterable[tuple[IntExpr, Iterable[int]]]:
+        """The polynomials that some values were excluded of."""
+        return self._holes.items()
+
+    def range_of_operation(self, atom: Atom) -> tuple[float, float]:
         """The interval that follows from those of its operands."""
         if atom.args is not None:
             a, b = atom.args

@@ -115,6 +115,7 @@ class ShapeEnv:
         self.current_op = ""
         self.replacing = True
         self.general = False  # C++ takes the branch for sizes above 1, without a fact
+        self.declared: dict[str, tuple[float, float]] = {}  # ranges that no fact stands for
         self.undecided: set[str] = set()  # symbols on which no optional answer may depend
         self._replaced: dict[int, Size] = {}  # symbol's atom id -> what it equals
         self._known: set[Bool] = set()  # conditions that no interval can express
@@ -160,6 +161,7 @@ class ShapeEnv:
         """A number that exists only when the graph runs; whoever makes it answers for its range."""
         name = name or f"u{sum(s.unbacked for s in self.symbols.values())}"
         expr = self.algebra.symbol(name, lo, hi)
+        self.declared[name] = lo, hi
         self.symbols[name] = Symbol(expr, name, ())
         return expr
 
@@ -192,6 +194,7 @@ class ShapeEnv:
         assert name not in self.symbols, f"two symbols {name}"
         hint = self._stand_in(actual if typical is None else typical, lo, hi, number)
         expr = self.algebra.symbol(name, least, hint=hint)
+        self.declared[name] = least, INF
         self.symbols[name] = Symbol(expr, name, (*seen, actual))
         self._actual[name] = self._values[name] = actual
         for op, bound in (("ge", lo), ("le", hi)):
@@ -473,7 +476,17 @@ class ShapeEnv:
     def refine(self, symbol: IntExpr, lo: float = -INF, hi: float = INF) -> None:
         """Narrow a symbol to [lo, hi]: the caller answers for it, no fact is made."""
         assert symbol.symbol is not None
+        below, above = self.declared[symbol.symbol.name]
+        self.declared[symbol.symbol.name] = max(below, lo), min(above, hi)
         self.algebra.narrow(symbol, lo, hi)
+
+    def remembered(self) -> list[Bool]:
+        """The conditions that are known as they are."""
+        return list(self._known)
+
+    def replacements(self) -> list[tuple[IntExpr, Size]]:
+        """The symbols that are known to equal something."""
+        return [(self.algebra.atom_expr(id), value) for id, value in self._replaced.items()]
 
     def _fact(self, cond: Bool, why: str) -> Fact:
         specialised = (

@@ -417,7 +417,7 @@ class Algebra(Knowledge):
                 atom.hint = _EVAL[kind](ha, hb)
             atom.depth = 1 + max(depth_of(a), depth_of(b))
             self.atoms.append(atom)
-            atom.lo, atom.hi = self._range_of(atom)
+            atom.lo, atom.hi = self.range_of_operation(atom)
             expr = self._atom_of[key] = self._make((((atom.id,), 1),))
             if type(a) is IntExpr and type(b) is IntExpr and kind in ("max", "min"):
                 for operand in (a, b):
@@ -434,7 +434,7 @@ class Algebra(Knowledge):
             atom.depth = 1 + max(map(depth_of, operands))
             atom.hint = self._hosted_value(atom, None)
             self.atoms.append(atom)
-            atom.lo, atom.hi = self._range_of(atom)
+            atom.lo, atom.hi = self.range_of_operation(atom)
             expr = self._atom_of[(kind, *operands)] = self._make((((atom.id,), 1),))
         return expr
 
@@ -546,6 +546,11 @@ class Algebra(Knowledge):
 
         visit(a)
         return tuple(self.atoms[id] for id in sorted(found))
+
+    def derived_bounds(self) -> list[tuple[IntExpr, tuple[float, float]]]:
+        """Every expression whose bounds were asked for, with what is known of it by now."""
+        asked = [expr for expr in self._interned.values() if expr._version >= 0]
+        return [(expr, self.bounds(expr)) for expr in asked]
 
     def is_plain(self, a: Size) -> bool:
         """As IntExpr.is_plain."""
