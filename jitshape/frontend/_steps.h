@@ -16,7 +16,8 @@ is owned. */
     X(MOD) X(MAX) X(MIN) X(EQ) X(NE) X(LT) X(LE) X(GT) X(GE) X(AND) X(OR) X(TRUE_)                \
     X(TYPE_IS) X(IS) X(EQUALS) X(LENGTH) X(KEYS) X(MISSING) X(NO_TYPE_ATTRIBUTE) X(NULL_FIELD)    \
     X(NULL_MEMBER) X(METHOD) X(TENSOR) X(SAME) X(DISTINCT) X(SHARES_STORAGE) X(NO_OVERLAP)        \
-    X(AMBIENT) X(AUTOGRAD_STATE) X(LOCAL_KEYS) X(AUTOCAST) X(DEFAULT_DTYPE) X(PREDICATE)
+    X(AMBIENT) X(AUTOGRAD_STATE) X(LOCAL_KEYS) X(AUTOCAST) X(DEFAULT_DTYPE)        \
+    X(STACKS) X(PREDICATE)
 /* clang-format on */
 enum Op {
 #define X(name) OP_##name,
@@ -274,6 +275,8 @@ check_ambient(Step *s)
         return autocast_enabled != NULL && autocast_word() == (uint32_t)s->number;
     case OP_DEFAULT_DTYPE:
         return default_dtype != NULL && default_dtype() == (uint16_t)s->number;
+    case OP_STACKS:
+        return function_modes != NULL && stack_word() == s->number;
     default: { /* OP_LOCAL_KEYS: version and number hold the two expected sets */
         const uint64_t *keys = thread_keys();
         return keys != NULL && keys[0] == s->version && keys[1] == (uint64_t)s->number;
@@ -312,7 +315,7 @@ run_step(Step *s, PyObject *const *slots, Registers *regs)
 static inline int
 is_ambient(const Step *s)
 {
-    return s->op >= OP_AMBIENT && s->op <= OP_DEFAULT_DTYPE;
+    return s->op >= OP_AMBIENT && s->op <= OP_STACKS;
 }
 
 static inline int

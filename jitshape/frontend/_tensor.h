@@ -34,6 +34,8 @@ static const char *local_keys_symbol;
 static int8_t (*autocast_dtype)(int8_t device);
 static uint8_t (*autocast_enabled)(int8_t device);
 static uint16_t (*default_dtype)(void);
+static int64_t (*function_modes)(void);
+static const void *const *(*saved_tensor_hooks)(void); /* their stack: a deque */
 static __thread const uint64_t *local_keys;
 
 #define AT(type, base, offset) (*(type *)((char *)(base) + (offset)))
@@ -290,6 +292,38 @@ set_mode_readers(PyObject *module, PyObject *args)
     autocast_dtype = (int8_t(*)(int8_t))(uintptr_t)dtype;
     default_dtype = (uint16_t(*)(void))(uintptr_t)initial;
     Py_RETURN_NONE;
+}
+
+enum { DEQUE_START = 2, DEQUE_END = 6 }; /* words of a std::deque: its first and its end */
+
+/* The functions that tell function modes and hooks on saved tensors, or 0. */
+static PyObject *
+set_stack_readers(PyObject *module, PyObject *args)
+{
+    unsigned long long modes, hooks;
+    if (!PyArg_ParseTuple(args, "KK", &modes, &hooks)) {
+        return NULL;
+    }
+    function_modes = (int64_t(*)(void))(uintptr_t)modes;
+    saved_tensor_hooks = (const void *const *(*)(void))(uintptr_t)hooks;
+    Py_RETURN_NONE;
+}
+
+/* Bit 0: there are hooks on saved tensors; above it the number of function modes. */
+static int64_t
+stack_word(void)
+{
+    const void *const *hooks = saved_tensor_hooks();
+    return function_modes() << 1 | (hooks[DEQUE_START] != hooks[DEQUE_END]);
+}
+
+static PyObject *
+stacks(PyObject *module, PyObject *unused)
+{
+    if (function_modes == NULL || saved_tensor_hooks == NULL) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromLongLong(stack_word());
 }
 
 /* Of CPU and CUDA a byte each for "enabled" and for the dtype that autocast casts to. */

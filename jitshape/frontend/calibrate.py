@@ -33,6 +33,10 @@ MODE_READERS = (  # library, symbol
     ("libtorch_cpu.so", "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE"),
     ("libc10.so", "_ZN3c1017get_default_dtypeEv"),
 )
+STACK_READERS = (
+    "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",
+    "_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv",
+)
 GRAD_MODE, INFERENCE_MODE = 1, 2  # bits of the autograd state
 
 
@@ -236,12 +240,14 @@ def install_ambient() -> None:
             "default_device": torch.get_default_device,
             "dispatch_keys": dispatch_key_sets,
             "dispatch_modes": C._len_torch_dispatch_stack,
-            "function_modes": C._len_torch_function_stack,
+            "mode_stacks": stacks,
             "functorch": functorch_depth,
         }
     )
     with gradients():
         modes, thread = find_mode_readers(), find_thread_state()
+        if find_stack_readers():
+            FAST_AMBIENT["mode_stacks"] = lambda value: ("STACKS", value, None)
     if modes:
         FAST_AMBIENT["autocast"] = lambda value: ("AUTOCAST", autocast_word(value), None)
         FAST_AMBIENT["default_dtype"] = lambda value: ("DEFAULT_DTYPE", dtype_code(value), None)
@@ -280,6 +286,44 @@ def find_mode_readers() -> bool:
         return True
     _evalframe.set_mode_readers(0, 0, 0)
     return False
+
+
+def stacks() -> int:
+    """Function modes and hooks on saved tensors as one number, see _tensor.h."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return torch._C._len_torch_function_stack() << 1 | hooks
+
+
+def find_stack_readers() -> bool:
+    """Whether the functions of libtorch that tell these were found and follow them."""
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
+    try:
+        library = ctypes.CDLL(os.path.join(folder, "libtorch_cpu.so"))
+        functions = [getattr(library, symbol) for symbol in STACK_READERS]
+    except (OSError, AttributeError):
+        return False
+    addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
+    _evalframe.set_stack_readers(*addresses)
+
+    def agree(depth: int = 0) -> bool:
+        if depth == 20:  # past the first block of a deque
+            return _evalframe.stacks() == stacks()
+        mode = torch.overrides.BaseTorchFunctionMode
+        with torch.autograd.graph.saved_tensors_hooks(_same, _same), mode():
+            inside = _evalframe.stacks() == stacks() and agree(depth + 1)
+        return inside and _evalframe.stacks() == stacks()
+
+    try:
+        if agree():
+            return True
+    except RuntimeError:  # a transform forbids hooks for now
+        pass
+    _evalframe.set_stack_readers(0, 0)
+    return False
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def autograd_bytes(library: str) -> bytes:

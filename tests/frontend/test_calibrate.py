@@ -133,7 +133,8 @@ def test_getters():
         ("autocast", lambda: torch.autocast("cpu")),
         ("autocast", lambda: torch.autocast("cpu", dtype=torch.float16)),
         ("default_device", lambda: torch.device("meta")),
-        ("function_modes", lambda: torch.device("meta")),
+        ("mode_stacks", lambda: torch.device("meta")),
+        ("mode_stacks", lambda: torch.autograd.graph.saved_tensors_hooks(abs, abs)),
     ],
 )
 def test_ambient_state_is_seen(name, mode):

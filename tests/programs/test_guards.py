@@ -465,3 +465,23 @@ def test_buffers_that_come_to_share_memory() -> None:
     assert compiled(x).tolist() == [3.0] * 3
     model.b = model.a.view(3)
     assert compiled(x).tolist() == [4.0] * 3
+
+
+def test_hooks_on_saved_tensors_see_what_eager_saves() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * x).sin().exp()
+
+    compiled, x = jitshape.compile(f), torch.ones(3, requires_grad=True)
+    compiled(x)
+    packed: list[list] = [[], []]
+    for function, seen in zip((f, compiled), packed):
+        hooks = torch.autograd.graph.saved_tensors_hooks(
+            lambda t, seen=seen: (seen.append(t.detach()), t)[1], lambda t: t
+        )
+        with hooks:
+            function(x).sum().backward()
+    assert_same(*packed)
+    assert len(packed[0]) == 4
+    jitshape.reset()
+    compiled(x)
+    assert jitshape.stats()["fallbacks"] == 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
 
 # What every graph depends on, whether or not the program asks.
-ALWAYS = ("grad_mode", "inference_mode", "default_dtype", "dispatch_keys", "function_modes")
+ALWAYS = ("grad_mode", "inference_mode", "default_dtype", "dispatch_keys", "mode_stacks")
 
 
 def foreign_mode() -> str:
@@ -75,7 +75,7 @@ class AmbientState:
     def guard_always(self, m: Machine) -> None:
         for name in ALWAYS:
             self.guard(m, name)
-        if self.seen["function_modes"]:
+        if self.seen["mode_stacks"] >> 1:  # function modes
             self.guard(m, "default_device")
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             self.guard(m, "autocast")
