@@ -142,6 +142,9 @@ class _Check:
     ) -> BrokenPromise:
         promise = self.decision.reason.removeprefix("is dynamic: ").split(" says ")[0]
         others = list(self.others(fact, value)) if fact else []
+        tensor = self.decision.source.rpartition(".size(")[0]
+        foreign = [o for o in others if o.rpartition(".size(")[0] != tensor]
+        others = foreign or others  # its own other sizes force it only where no tensor does
         because = ""
         if fact is not None:
             because = f"{fact.op or 'the program'} needs {self.text(fact)}"

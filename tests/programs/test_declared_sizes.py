@@ -79,6 +79,15 @@ def test_only_tensors_of_that_line_are_named():
     assert "y.size(0) is 4" in text and "z.size" not in text
 
 
+def test_another_size_of_the_same_tensor_is_named_where_no_tensor_is() -> None:
+    x, y = torch.randn(4, 4), torch.randn(4, 4)
+    jitshape.mark_dynamic(x, 0)
+    text = refusal(add, x, y)
+    assert "y.size(0) is 4" in text and "x.size(1)" not in text
+    text = refusal(lambda x: x + x.t(), x)
+    assert "x.size(1) is 4" in text and "mark_dynamic(x, 1) too" in text
+
+
 def test_a_parameter_that_forces_a_size_is_named():
     layer = nn.Linear(4, 2)
     text = refusal(layer.forward, marked(4))
