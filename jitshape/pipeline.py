@@ -418,7 +418,8 @@ def _check_outcome(captured: Capture, options: Options) -> None:
     told = break_record(options.name or captured.function.__qualname__, outcome)
     if options.fullgraph:
         raise break_error(told)
-    if not outcome.frames:
+    assert outcome.cause is not None
+    if not outcome.frames or outcome.cause.kind == "trace_function":
         logs.log("graph_breaks", break_text(told))
         raise Native(f"{told.kind}: {told.reason}", fallback=True)
 

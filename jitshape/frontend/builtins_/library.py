@@ -225,3 +225,5 @@ pure(os.path.join, os.path.basename, os.path.dirname, os.path.splitext, os.fspat
 breaks("input_output", "read the clock outside", time.time, time.perf_counter, time.monotonic)
 breaks("input_output", "do it outside the compiled function", time.sleep, os.getpid, os.getcwd)
 breaks("frame", "pass the values explicitly", sys._getframe)
+# It is to hear of every line from here on: the whole function runs natively.
+breaks("trace_function", "set it outside the compiled function", sys.settrace, sys.setprofile)
