@@ -85,7 +85,11 @@ from jitshape.observe.records import (
 from jitshape.options import Options, environment
 from jitshape.stages import Native, builtins_changed, bypassed, collection_deferred, stage
 
-OVERWRITTEN = "modified by an inplace operation"  # what autograd says of a saved tensor
+# What autograd says in the trace, and why the function runs eagerly then.
+BACKWARD_RAISES = {
+    "modified by an inplace operation": "backward raises: a tensor it needs is overwritten",
+    "symbolic sizes/strides": "a backward formula of C++ takes sizes for plain numbers",
+}
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
 
 _graphs = GraphCache()
@@ -469,9 +473,10 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
             try:
                 found = iter(trace.backward(tracked, inputs=leaves))
             except RuntimeError as error:
-                if OVERWRITTEN not in str(error):
-                    raise
-                raise Native("backward raises: a tensor it needs is overwritten", True) from error
+                for text, reason in BACKWARD_RAISES.items():
+                    if text in str(error):
+                        raise Native(reason, True) from error
+                raise
             gradients = [next(found) if t.requires_grad else None for t in trace.leaves]
         graph.outputs += [None if g is None else g.value for g in gradients]
         graph.gradients = count

@@ -49,6 +49,16 @@ def _binding(packet: Any, namespace: str, name: str) -> Callable[..., Any] | Non
     return getattr(torch._C._VariableFunctions, name, None)
 
 
+def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """`tensor`, or where it lies otherwise a copy with these strides.  Kernels rely on them, and
+    the layout of an op without a rule may depend on its data."""
+    found = tensor.stride()
+    if found == strides or all(n <= 1 or a == b for n, a, b in zip(tensor.shape, found, strides)):
+        return tensor
+    copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)
+
+
 def gives_row(node: Node) -> bool:
     """Whether the call gives a tuple or list, of however many tensors."""
     definition = OPS.get(node.op)

@@ -320,12 +320,14 @@ def view_strides(
         return guard and env.actual(a) == env.actual(b) and env.equal(a, b, "a view")
 
     def is_one(a: Size) -> bool:
-        return a == 1 or env.static(compare("eq", a, 1)) is True
+        if a == 1 or env.static(compare("eq", a, 1)) is True:
+            return True
+        return guard and env.actual(a) == 1 and env.equal(a, 1, "a view")
 
-    if new == shape:
-        return strides
-    if strides == row_major(shape):
-        return row_major(new)
+    if guard:
+        shape, new = (tuple(1 if is_one(s) else s for s in sizes) for sizes in (shape, new))
+    if new == shape or strides == row_major(shape):
+        return strides if new == shape else row_major(new)
     runs = _runs(shape, strides)
     out: list[Size] = [0] * len(new)
     dim = len(new) - 1

@@ -111,3 +111,41 @@ def test_places_counted_from_the_end(place) -> None:
 
     calls = [(torch.randn(n, 3, requires_grad=True), torch.randn(3), place) for n in (4, 5, 6)]
     check(f, *calls, dynamic=True)
+
+
+def test_layouts_that_depend_on_the_data() -> None:
+    """The result of pinv lies otherwise where the matrix has no rank."""
+
+    def f(a):
+        y = torch.linalg.pinv(a)
+        return y.mT.exp(), y * 2
+
+    check(f, (torch.randn(4, 3),), (torch.zeros(5, 3),), (torch.randn(6, 3),))
+
+
+def test_gradients_by_formulas_of_several_ops() -> None:
+    def f(a, b):
+        return torch.linalg.lstsq(a, b)[0] + torch.linalg.qr(a)[1]
+
+    calls = [tuple(torch.randn(n, 3, requires_grad=True) for _ in range(2)) for n in (4, 5, 6)]
+    check(f, *calls)
+
+
+def test_sparse_results_are_made_outside_the_graph() -> None:
+    compiled = jitshape.compile(lambda x: (x * 2).to_sparse())
+    for n in (3, 4):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(compiled(x).to_dense(), x * 2)
+    assert jitshape.stats()["graph_breaks"]
+
+
+@pytest.mark.parametrize("shape", [(5, -1), (-1, 2, 5), (10, 5)])
+def test_a_size_to_be_found_among_arguments(shape) -> None:
+    def f(x, shape):
+        return (
+            x.view(shape) * 2,
+            x.reshape(shape),
+            x[:1].expand(-1, shape[1] if shape[1] > 5 else -1),
+        )
+
+    check(f, *((torch.randn(n, 5), shape) for n in (10,)), dynamic=True)

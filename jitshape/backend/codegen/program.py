@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from jitshape.backend.blas import Product, product
-from jitshape.backend.externs import extern_callable, gives_row
+from jitshape.backend.externs import extern_callable, gives_row, with_strides
 from jitshape.backend.faults import check_faults, new_fault
 from jitshape.backend.kernels import KernelCall
 from jitshape.backend.lower import FAULT, is_view_op, root
@@ -34,6 +34,7 @@ from jitshape.ir.graph import (
     new_symbols,
     tensor_type,
 )
+from jitshape.ir.ops.registry import OPS
 from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
@@ -63,7 +64,7 @@ class ProgramWriter:
         self._taken: set[str] = set(self.globals) | {"float", "math", "max", "min", "program"}
         self._taken |= {FAULT.name, "note", "faults", "new_fault", "check", "no_grad"}
         self._taken |= {"Refuted", "state", "random_state"}
-        self._taken |= {"set_version", "add_versions", "rebuild_alias", "reshape"}
+        self._taken |= {"set_version", "add_versions", "rebuild_alias", "reshape", "with_strides"}
         self._names[FAULT] = FAULT.name
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
@@ -262,7 +263,18 @@ class ProgramWriter:
         told = set(new_symbols(node))
         if told:
             self._bind_results(node, told)
+        if node.op not in OPS:
+            self._check_layout(node)
+        if told:
             self._assert(told)
+
+    def _check_layout(self, node: Node) -> None:
+        """Results of an op without a rule get the strides that the graph has for them."""
+        self.globals["with_strides"] = with_strides
+        for out in node.outs:
+            if isinstance(out.type, TensorType) and out.type.ndim > 1:
+                name, strides = self.name(out), self.sizes(out.type.strides)
+                self.lines.append(f"{name} = with_strides({name}, {strides})")
 
     def _product(self, node: Node, p: Product) -> None:
         """A matrix product on memory: no operand is made a view."""

@@ -24,10 +24,10 @@ from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType
 
 LARGEST = 1 << 24  # elements of a tensor that may be materialised
+VARIED = 1 << 18  # elements up to which contents are worth their time
 SLACK = 4096  # elements behind a dummy: a kernel may trust that sizes agree
-HARMLESS, ZEROS, ONES, EYE, DISTINCT = range(
-    5
-)  # contents; harmless: integers, which are places, are 1
+# Contents of dummies.  Harmless: integers, which are places, are 1; matrices are regular.
+HARMLESS, EYE, ZEROS, ONES, DISTINCT = range(5)
 
 
 def materialise(env: Any, tree: Any, number: Callable[[Size], int], fill: int) -> Any:
@@ -53,7 +53,11 @@ def materialise(env: Any, tree: Any, number: Callable[[Size], int], fill: int) -
         made = memory.as_strided(shape, strides)
         if fill == EYE and len(shape) > 1:
             return made.copy_(torch.eye(*shape[-2:]))
-        return made.copy_(torch.arange(made.numel()).view(shape)) if fill == DISTINCT else made
+        if fill == DISTINCT:
+            made.copy_(torch.arange(made.numel()).view(shape))
+        elif fill == HARMLESS and made.is_floating_point() and made.numel() < VARIED:
+            made.copy_(torch.arange(made.numel()).sin().view(shape))
+        return made
 
     return map_leaves(leaf, tree)
 
@@ -148,7 +152,7 @@ def _first_that_runs(rows: Callable, number: Callable[[Size], int]) -> tuple[int
     try:
         return HARMLESS, rows(number, HARMLESS)
     except Exception as error:
-        for fill in (ZEROS, ONES, EYE, DISTINCT):
+        for fill in (EYE, ZEROS, ONES, DISTINCT):
             try:
                 return fill, rows(number, fill)
             except Exception:

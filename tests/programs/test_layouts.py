@@ -1,0 +1,95 @@
+"""Results have eager's strides, and are read by them: transposed and channels-last operands."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.programs.compare import check
+
+# Of a transposed matrix: an op keeps the layout of its operand, or has one of its own.
+KEPT = {
+    "copysign": lambda x: x.copysign(x + 1),
+    "floor_divide": lambda x: x.floor_divide(0.3),
+    "div, floor": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
+    "div, trunc": lambda x: torch.div(x, x + 2, rounding_mode="trunc"),
+    "addr": lambda x: torch.addr(x, x[:, 0], x[0], beta=0),
+    "put": lambda x: x.put(torch.tensor([1, 3]), torch.ones(2)),
+    "index_put": lambda x: x.index_put((torch.tensor([0, 1]),), torch.zeros(())),
+    "masked_fill": lambda x: x.masked_fill(x > 0, 1.0),
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "lerp": lambda x: x.lerp(x + 1, 0.3),
+    "cumsum": lambda x: x.cumsum(0),
+    "sort": lambda x: x.sort(0)[0],
+    "flip": lambda x: x.flip(0),
+    "tril": lambda x: x.tril(),
+    "to": lambda x: x.to(torch.float64),
+    "zeros_like": lambda x: torch.zeros_like(x).add_(x),
+    "nan_to_num": lambda x: torch.nan_to_num(x),
+    "softmax": lambda x: x.softmax(0),
+    "digamma": lambda x: x.abs().digamma(),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_transposed_operands(name) -> None:
+    check(KEPT[name], *((torch.rand(n, 5).mT,) for n in (6, 7, 9)), compiles=2)
+
+
+MOVED = {
+    "repeated and reversed": lambda x: torch.repeat_interleave((x + 1).flatten(), 2).flip(0),
+    "repeated rows, reversed": lambda x: torch.repeat_interleave(x + 1, 3, 0).flip(0, 1),
+    "rolled, then by strides": lambda x: torch.roll(x, -1, 0).as_strided((5, 10), (4, 1), 0),
+    "rolled twice": lambda x: torch.roll(x, (1, 2), (0, -1)).roll(3),
+    "columns by strides": lambda x: (x * 2).as_strided((3, 4), (2, 1), 1) + 1,
+    "a window copied": lambda x: torch.as_strided_copy(x[::2].add(1), (3,), (2,), 1),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_elements_moved_by_place(name, layout) -> None:
+    def image(n):
+        return torch.arange(20.0 * n * n).reshape(n, 5, n, 4).to(memory_format=layout)
+
+    check(MOVED[name], *((image(n),) for n in (2, 3, 4)), compiles=2)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear", "area"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_resampling_by_scales(mode, rank) -> None:
+    mode = {"linear": ("linear", "bilinear", "trilinear")[rank - 1]}.get(mode, mode)
+    scales = (1.3, 1.5, 2.0)[:rank]
+
+    def f(x):
+        return torch.nn.functional.interpolate(x, scale_factor=scales, mode=mode)
+
+    sizes = [(3, 4, 2), (4, 5, 3), (5, 7, 4)]
+    check(f, *((torch.randn(1, 2, *size[:rank]),) for size in sizes))
+
+
+BITS = {
+    "a copy of the bits before the write": lambda x: (x.view(torch.int32) * 2, x.fill_(2))[0],
+    "bits written, then read as another width": lambda x: (
+        (y := x.view(torch.int32) * 2).sub_(-4),
+        x[:, 2:4].fill_(2),
+        y.view(torch.int64),
+    ),
+    "bits copied in": lambda x: x.view(torch.int32).copy_(torch.ones(x.shape).view(torch.int32)),
+    "floats into integers": lambda x: x.to(torch.int32).view(torch.float32).copy_(x),
+}
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_writes_between_readings_of_bits(name) -> None:
+    check(BITS[name], *((torch.randn(n, 6),) for n in (4, 5, 7)), compiles=2)
+
+
+def test_views_over_dimensions_of_one_element() -> None:
+    """A view that only a size of 1 allows is one: the size becomes a fact."""
+
+    def f(x):
+        return x.mT.reshape(-1) + 1, torch.linalg.tensorinv(x.view(2, 3, 6, x.shape[2]), ind=2)
+
+    inputs = [(torch.randn(6, 6, 1),), (torch.randn(6, 6, 1),)]
+    check(f, *inputs, dynamic=True, compiles=1)
