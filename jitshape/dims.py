@@ -265,7 +265,13 @@ def make_spec(spec: Any, fn: Callable[..., Any]) -> ShapeSpec | None:
     position.  Raises BadSpec for what can be told before a call."""
     if spec is None:
         return None
-    names = list(inspect.signature(getattr(fn, "forward", fn)).parameters)
+    named = getattr(fn, "forward", fn)
+    if not inspect.isroutine(named) or inspect.isbuiltin(named):
+        raise BadSpec(
+            f"dynamic_shapes of a {type(fn).__name__}, whose arguments have no names of their own",
+            avoid="compile a function, a method or a module",
+        )
+    names = list(inspect.signature(named).parameters)
     if isinstance(spec, (list, tuple)):
         if len(spec) > len(names):
             raise BadSpec(

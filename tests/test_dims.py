@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -116,6 +117,14 @@ def test_specs_that_fit_no_call(spec, message):
 def test_specs_that_do_not_fit_the_call(spec, arguments, message):
     with pytest.raises(BadSpec, match=message):
         resolved(spec, **arguments)
+
+
+@pytest.mark.parametrize(
+    "fn", [functools.partial(f, 1), torch.sin, type("C", (), {"__call__": f})()]
+)
+def test_only_functions_methods_and_modules_have_specs(fn):
+    with pytest.raises(BadSpec, match="arguments have no names of their own"):
+        jitshape.compile(fn, dynamic_shapes={"x": {0: B}})
 
 
 def test_dynamic_false_contradicts_a_spec():

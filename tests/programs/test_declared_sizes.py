@@ -168,6 +168,22 @@ def test_results_with_symbolic_sizes_are_symbolic_where_they_go():
     assert jitshape.stats()["compiles"] == 2
 
 
+def test_a_mark_inside_of_a_function_is_one_break_and_holds_behind_it():
+    def f(x):
+        y = x * 2
+        jitshape.mark_dynamic(y, 0)
+        return y + 1
+
+    jitshape.reset()
+    compiled = jitshape.compile(f)
+    for n in (3, 4, 5):
+        assert_same(f(torch.ones(n)), compiled(torch.ones(n)))
+    stats = jitshape.stats()
+    assert stats["compiles"] == 3 and stats["graph_breaks"] == 2
+    (reason,) = stats["details"]["break_reasons"]
+    assert "mark_dynamic: it marks a real tensor; mark it outside" in reason
+
+
 B = Dim("b", max=64)
 
 

@@ -122,6 +122,8 @@ BREAKS: dict[Any, str] = {
     torch.set_num_threads: "it changes global state",
     torch.compile: "nested torch.compile",
 }
+for _mark in ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_unbacked"):
+    BREAKS[getattr(jitshape.api, _mark)] = "it marks a real tensor; mark it outside of the function"
 
 _TENSOR_CLASSES = tuple(cls for cls in torch.Tensor.__mro__ if cls is not object)
 _BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
