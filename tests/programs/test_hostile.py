@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections import OrderedDict
 
 import pytest
@@ -106,3 +107,19 @@ def test_no_int_is_near_infinity(function, start, error) -> None:
     for n in (2, 3, 4):
         with pytest.raises(error, match="cannot convert float"):
             compiled(torch.ones(2), n)
+
+
+@pytest.mark.parametrize("ask", [isinstance, lambda value, cls: issubclass(type(value), cls)])
+def test_a_class_may_become_a_virtual_subclass(ask) -> None:
+    class Shape(metaclass=abc.ABCMeta):
+        pass
+
+    class Square:
+        pass
+
+    square = Square()
+    compiled = jitshape.compile(lambda x: x + 1 if ask(square, Shape) else x + 2)
+    x = torch.ones(2)
+    assert_same(x + 2, compiled(x))
+    Shape.register(Square)
+    assert_same(x + 1, compiled(x))

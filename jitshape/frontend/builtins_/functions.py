@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
 from jitshape.frontend.builtins_.sequences import sort
+from jitshape.frontend.checks import AMBIENT, Ambient
 from jitshape.frontend.instructions import slot_names
 from jitshape.frontend.positions import origin_of
 from jitshape.frontend.protocols import class_attribute, is_generic
@@ -62,7 +63,7 @@ def is_instance(m: Machine, value: Value, classes: Value) -> bool:
     if check is type.__instancecheck__:
         return issubclass(actual, cls) or _pretends(m, value, cls)
     if _pure_abc(cls, check) and _shown_class(m, value) is None:
-        return issubclass(actual, cls)
+        return _registered(m, actual, cls)
     method = m.type_lookup(type(cls), "__instancecheck__")
     return m.call(method, [classes, value], {}).truth(m)
 
@@ -90,12 +91,24 @@ def _pretends(m: Machine, value: Value, cls: type) -> bool:
 
 def _pure_abc(cls: type, check: Any) -> bool:
     """Whether the check of an abstract base class looks at classes only, by code that is not the
-    user's.  Registered virtual subclasses stay registered, so no guard is needed."""
+    user's."""
     if check is not abc.ABCMeta.__instancecheck__ and check is not enum.EnumType.__instancecheck__:
         return False
     hook = getattr(cls, "__subclasshook__", None)
     module = getattr(getattr(hook, "__func__", hook), "__module__", None)
     return module in (None, "collections.abc", "_collections_abc", "contextlib", "numbers", "os")
+
+
+AMBIENT["abc_registrations"] = abc.get_cache_token
+
+
+def _registered(m: Machine, actual: type, cls: type) -> bool:
+    """`issubclass`, where `cls` may be an abstract base class.  A virtual subclass stays one, but
+    any class may still become one."""
+    found = issubclass(actual, cls)
+    if not found and isinstance(cls, abc.ABCMeta):
+        m.guard(None, Ambient("abc_registrations", abc.get_cache_token()))
+    return found
 
 
 def _other_check(m: Machine, value: Value, classes: Value, name: str, function: str) -> bool:
@@ -130,7 +143,7 @@ def is_subclass(m: Machine, cls: Any, classes: Value) -> bool:
         return _other_check(m, cls, classes, "__subclasscheck__", "issubclass")
     check = type(classes.object).__subclasscheck__
     if check is type.__subclasscheck__ or check is abc.ABCMeta.__subclasscheck__:
-        return issubclass(cls.object, classes.object)
+        return _registered(m, cls.object, classes.object)
     method = m.type_lookup(type(classes.object), "__subclasscheck__")
     return m.call(method, [classes, cls], {}).truth(m)
 
@@ -142,12 +155,12 @@ def type_subclasscheck(m: Machine, cls: Value, other: Value, /) -> Value:
 
 @models(abc.ABCMeta.__instancecheck__)
 def abc_instancecheck(m: Machine, cls: Value, value: Value, /) -> Value:
-    return m.const(issubclass(value.python_type(), cls.constant()))
+    return m.const(_registered(m, value.python_type(), cls.constant()))
 
 
 @models(abc.ABCMeta.__subclasscheck__)
 def abc_subclasscheck(m: Machine, cls: Value, other: Value, /) -> Value:
-    return m.const(issubclass(other.constant(), cls.constant()))
+    return m.const(_registered(m, other.constant(), cls.constant()))
 
 
 # ---- attributes
