@@ -26,7 +26,7 @@ from jitshape.frontend.values.functions import (
     call_native,
 )
 from jitshape.frontend.values.sequences import is_plain
-from jitshape.frontend.values.storage import ASKED_NATIVELY, guard_identity
+from jitshape.frontend.values.storage import ASKED_NATIVELY, PinnedValue, guard_identity
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -35,26 +35,11 @@ if TYPE_CHECKING:
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
-class ClassValue(CallableValue):
+class ClassValue(PinnedValue, CallableValue):
     """A class that exists."""
-
-    def __init__(self, object: type, source: Source) -> None:
-        self.object, self.source = object, source
 
     def __repr__(self) -> str:
         return f"ClassValue({self.object.__qualname__})"
-
-    def python_type(self) -> type:
-        return type(self.object)
-
-    def is_constant(self) -> bool:
-        return True
-
-    def constant(self) -> type:
-        return self.object
-
-    def seen_again(self, m: Machine, source: Source) -> None:
-        guard_identity(m, self.object, source)
 
     def truth(self, m: Machine) -> bool:
         if type(self.object) is type:
@@ -154,9 +139,6 @@ class ClassValue(CallableValue):
         if self.object.__flags__ & (1 << 20):  # Py_TPFLAGS_IS_ABSTRACT
             raise Break("abstract_class", f"{self.object.__qualname__} is abstract")
 
-    def reconstruct(self, e: Emitter) -> None:
-        e.const(self.object)
-
 
 @wraps(type, subclasses=True)
 def wrap_class(m: Machine, real: type, source: Source | None) -> Value:
@@ -169,29 +151,8 @@ def wrap_class(m: Machine, real: type, source: Source | None) -> Value:
 # ---- descriptors
 
 
-class DescriptorValue(CallableValue):
+class DescriptorValue(PinnedValue, CallableValue):
     """Base of the interpreter's own descriptors found on classes."""
-
-    def __init__(self, object: Any, source: Source | None) -> None:
-        self.object, self.source = object, source
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.object!r})"
-
-    def python_type(self) -> type:
-        return type(self.object)
-
-    def is_constant(self) -> bool:
-        return True
-
-    def constant(self) -> Any:
-        return self.object
-
-    def seen_again(self, m: Machine, source: Source) -> None:
-        guard_identity(m, self.object, source)
-
-    def reconstruct(self, e: Emitter) -> None:
-        e.const(self.object)
 
 
 class PropertyValue(DescriptorValue):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from jitshape.frontend.checks import Equals, Is
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Value, builds, wraps
+from jitshape.frontend.values.storage import PinnedValue
 
 if TYPE_CHECKING:
-    from jitshape.frontend.emit import Emitter
     from jitshape.frontend.machine import Machine
 
 NUMBER_TYPES = (bool, int, float, complex)
@@ -105,26 +105,10 @@ def build_constant(m: Machine, real: Any) -> Value:
     return make(m, real) if make is not None else m.wrap(real, None)
 
 
-class ConstantValue(Value):
+class ConstantValue(PinnedValue):
     """A known immutable object."""
 
     remembered = False
-
-    def __init__(self, object: Any, source: Source | None = None) -> None:
-        self.object = object
-        self.source = source
-
-    def __repr__(self) -> str:
-        return f"ConstantValue({self.object!r})"
-
-    def python_type(self) -> type:
-        return type(self.object)
-
-    def is_constant(self) -> bool:
-        return True
-
-    def constant(self) -> Any:
-        return self.object
 
     def truth(self, m: Machine) -> bool:
         return bool(self.object)
@@ -171,6 +155,3 @@ class ConstantValue(Value):
 
     def hash_key(self, m: Machine) -> Any:
         return self.object
-
-    def reconstruct(self, e: Emitter) -> None:
-        e.const(self.object)

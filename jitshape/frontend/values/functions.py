@@ -17,7 +17,7 @@ from jitshape.frontend.sources import Field, Held, InstanceDict, Item, Local, So
 from jitshape.frontend.values.base import Break, Value, builds, wraps
 from jitshape.frontend.values.dicts import AttributeDict, DictValue, Entry
 from jitshape.frontend.values.sequences import TupleValue
-from jitshape.frontend.values.storage import guard_identity, guard_type, name_of
+from jitshape.frontend.values.storage import PinnedValue, guard_identity, guard_type, name_of
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -417,26 +417,8 @@ def is_pure(real: Any) -> bool:
     return (owner if isinstance(owner, type) else type(owner)) in PURE_OWNERS
 
 
-class BuiltinValue(CallableValue):
+class BuiltinValue(PinnedValue, CallableValue):
     """A function written in C."""
-
-    def __init__(self, object: Any, source: Source | None = None) -> None:
-        self.object, self.source = object, source
-
-    def __repr__(self) -> str:
-        return f"BuiltinValue({self.object!r})"
-
-    def python_type(self) -> type:
-        return type(self.object)
-
-    def is_constant(self) -> bool:
-        return True
-
-    def constant(self) -> Any:
-        return self.object
-
-    def seen_again(self, m: Machine, source: Source) -> None:
-        guard_identity(m, self.object, source)
 
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(self.object, METHODS_OF_C):
@@ -456,9 +438,6 @@ class BuiltinValue(CallableValue):
         if isinstance(self.object, types.ClassMethodDescriptorType):
             return BoundMethodValue(self, owner)
         return self if instance is None else BoundMethodValue(self, instance)
-
-    def reconstruct(self, e: Emitter) -> None:
-        e.const(self.object)
 
 
 METHODS_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType)

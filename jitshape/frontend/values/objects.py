@@ -24,6 +24,7 @@ from jitshape.frontend.values.constants import (
 from jitshape.frontend.values.dicts import AttributeDict, DictValue
 from jitshape.frontend.values.sequences import fill_attributes
 from jitshape.frontend.values.storage import (
+    PinnedValue,
     Storage,
     guard_identity,
     guard_type,
@@ -123,9 +124,6 @@ class EnumValue(ConstantValue):
     def __repr__(self) -> str:
         return f"EnumValue({self.object!s})"
 
-    def seen_again(self, m: Machine, source: Source) -> None:
-        guard_identity(m, self.object, source)
-
     def attributes(self, m: Machine) -> AttributeDict:
         if self.instance_dict is None:
             held = InstanceDict(Held(self.object, str(self.object)))
@@ -187,27 +185,15 @@ def wrap_enum(m: Machine, real: enum.Enum, source: Source | None) -> Value:
     return EnumValue(real, guard_identity(m, real, source))
 
 
-class ModuleValue(Value):
+class ModuleValue(PinnedValue):
     """A module: attributes are read from its dict."""
 
     def __init__(self, object: types.ModuleType, source: Source) -> None:
-        self.object, self.source = object, source
+        super().__init__(object, source)
         self.dictionary: DictValue | None = None
 
     def __repr__(self) -> str:
         return f"ModuleValue({self.object.__name__})"
-
-    def python_type(self) -> type:
-        return type(self.object)
-
-    def is_constant(self) -> bool:
-        return True
-
-    def constant(self) -> Any:
-        return self.object
-
-    def seen_again(self, m: Machine, source: Source) -> None:
-        guard_identity(m, self.object, source)
 
     def attributes(self, m: Machine) -> DictValue:
         if self.dictionary is None:
@@ -243,9 +229,6 @@ class ModuleValue(Value):
     def truth(self, m: Machine) -> bool:
         return True
 
-    def reconstruct(self, e: Emitter) -> None:
-        e.const(self.object)
-
 
 @wraps(types.ModuleType, subclasses=True)
 def wrap_module(m: Machine, real: types.ModuleType, source: Source | None) -> Value:
@@ -261,9 +244,6 @@ class OpaqueConstant(ConstantValue):
     """An immutable object known by identity whose methods the protocols find."""
 
     remembered = True
-
-    def seen_again(self, m: Machine, source: Source) -> None:
-        guard_identity(m, self.object, source)
 
     def compare(self, m: Machine, op: str, other: Value) -> Any:
         if other.is_constant() and op in ("==", "!="):

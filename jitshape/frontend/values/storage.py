@@ -18,11 +18,37 @@ from jitshape.frontend.sources import Held, InstanceDict, Source
 from jitshape.frontend.values.base import Value
 
 if TYPE_CHECKING:
+    from jitshape.frontend.emit import Emitter
     from jitshape.frontend.machine import Machine
 
 
 # Values of subclasses of these ask the class itself which methods it overrides.
 ASKED_NATIVELY = (dict, list, tuple, set, frozenset, BaseException, enum.Enum)
+
+
+class PinnedValue(Value):
+    """A real object that the trace knows by identity (or, of literals, by value)."""
+
+    def __init__(self, object: Any, source: Source | None = None) -> None:
+        self.object, self.source = object, source
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.object!r})"
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def is_constant(self) -> bool:
+        return True
+
+    def constant(self) -> Any:
+        return self.object
+
+    def seen_again(self, m: Machine, source: Source) -> None:
+        guard_identity(m, self.object, source)
+
+    def reconstruct(self, e: Emitter) -> None:
+        e.const(self.object)
 
 
 class Storage(Value):
