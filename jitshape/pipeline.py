@@ -34,7 +34,7 @@ from jitshape import shadow
 from jitshape.assumptions import Assumptions
 from jitshape.backend.anomaly import check_gradients
 from jitshape.backend.autograd import contract_of, make_autograd_callable, with_consumed
-from jitshape.backend.compile import Program, compile_graph
+from jitshape.backend.compile import Program, compile_graph, takes_list
 from jitshape.cache import CompiledGraph, GraphCache, graph_key
 from jitshape.entries import LIMITS_KEPT, Entries
 from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
@@ -574,6 +574,7 @@ def compile_recorded(
         with collection_deferred():
             backward = with_defined_tangents(split.backward, defined)
             run_passes(backward, CLEAN_UP, has=split_has)
+            backward.consumed = True
             return generate(backward, options).run
 
     def watch(defined: tuple[bool, ...], inputs: Sequence[Any]) -> None:
@@ -611,7 +612,7 @@ def generate(graph: Graph, options: Options) -> Program:
         on_gpu = any(v.type.device.type == "cuda" for v in graph.inputs)
         backend = "triton" if on_gpu else "cpu"
     if callable(backend):
-        program = Program(backend(graph, example_inputs(graph)))
+        program = Program(takes_list(graph, backend(graph, example_inputs(graph))))
     else:
         with stage("generate"):
             program = compile_graph(graph, backend=backend, memory_plan=options.memory_plan)

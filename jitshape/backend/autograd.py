@@ -228,10 +228,13 @@ class CompiledGraph(torch.autograd.Function):
             return nothing + (None,) * len(contract.differentiable)
         with torch._C.DisableTorchFunction():  # no mode of the thread's may see how it is done
             laid = [_laid_out(t, s) for t, s in zip(tangents, ctx.strides) if t is not None]
-            given = (*ctx.saved_tensors, *laid, *ctx.sizes)
+            given = [*ctx.saved_tensors, *laid, *ctx.sizes]
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.maybe_clear_saved_tensors()
             if runtime.watch is not None and _looks_for_nan():
                 runtime.watch(defined, given)
-            results = runtime.backward(defined)(*given)
+            del gradients, tangents, laid  # the program lets go of tensors as it uses them
+            results = runtime.backward(defined)(given)
         wanted = ctx.needs_input_grad[2:]
         places = zip(contract.differentiable, wanted)
         return nothing + tuple(results[i] if needed else None for i, needed in places)
@@ -261,9 +264,9 @@ def make_autograd_callable(
     """A callable `(*inputs, *symbols) -> list of the user's outputs`.
 
     `forward(*inputs, *symbols)` gives the forward graph's outputs; `compile_backward(defined)`
-    gives, for the tangents that are defined, `backward(*saved, *defined tangents, *sizes)`, which
-    returns a gradient or None for each input.  `watch(defined, its arguments)` is called before
-    it where anomaly detection looks for nan."""
+    gives, for the tangents that are defined, `backward([*saved, *defined tangents, *sizes])`, which
+    empties the list and returns a gradient or None for each input.  `watch(defined, that list)` is
+    called before it where anomaly detection looks for nan."""
     runtime = _Runtime(forward, compile_backward, contract, name, watch)
 
     def run(*inputs: Any) -> list[Any]:

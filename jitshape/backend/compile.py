@@ -88,7 +88,7 @@ def compile_graph(
     """Compile `graph` for "cpu" or "triton" ("interpret": numpy); "eager" runs it with ATen; a
     callable makes the function to call itself."""
     if callable(backend):
-        return Program(backend(graph))
+        return Program(takes_list(graph, backend(graph)))
     if backend == "eager":
         return _eager(graph)
     simplify_sizes(graph)
@@ -115,7 +115,12 @@ def _eager(graph: Graph) -> Program:
         return tuple(evaluate(graph, inputs))
 
     externs = dict(Counter(node.op for node in graph.nodes))
-    return Program(run, print_graph(graph), (), externs)
+    return Program(takes_list(graph, run), print_graph(graph), (), externs)
+
+
+def takes_list(graph: Graph, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, called as the graph says."""
+    return (lambda given: run(*given)) if graph.consumed else run
 
 
 def simplify_sizes(graph: Graph) -> None:

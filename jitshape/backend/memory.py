@@ -17,7 +17,7 @@ from jitshape.ir.symint import Algebra, Size, sym_max
 from jitshape.ir.types import TensorType, numel
 
 REUSE_WINDOW = 16  # free buffers looked at, the latest first
-MOST_WASTE = 4  # times larger than needed a reused buffer may be
+MOST_WASTE = 2  # times larger than needed a reused buffer may be
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,18 @@ class _Planner:
         if exact:
             return False
         need, have = (storage_size(self.algebra, t) for t in (wanted, free))
-        if type(need) is int and type(have) is int:
-            return need <= have <= MOST_WASTE * need
         if need == have:
             return True
-        return type(need) is not int and self.algebra.static("le", need, have) is True
+        if (type(need) is int and type(have) is not int) or not _is_thrifty(need, have):
+            return False
+        return self.algebra.static("le", need, have) is True
+
+
+def _is_thrifty(need: Size, have: Size) -> bool:
+    """Whether a buffer is not much larger than needed, at the sizes seen: what is wasted in it
+    counts at the program's peak."""
+    wanted, found = (size if type(size) is int else size.hint for size in (need, have))
+    return wanted is not None and found is not None and found <= MOST_WASTE * wanted
 
 
 def peak_bytes(

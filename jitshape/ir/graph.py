@@ -195,8 +195,10 @@ class Graph:
     passes them as ints and floats behind the inputs.  `owned`: places of outputs that are new
     tensors and no views; `versions`: (place of an output, how often the program wrote to it).
     `tracking`: autograd is on at the call and some input requires grad, but nothing is
-    differentiated.  `moved`: what tensors show after t_, squeeze_ and such, one value for each
-    call; `shown`: what inputs show in the end, if that changed them, by their index.
+    differentiated.  `consumed`: the inputs come in a list, which the program empties, to let go of
+    each tensor after its last use.  `moved`: what tensors show after t_, squeeze_ and such, one
+    value for each call; `shown`: what inputs show in the end, if that changed them, by their
+    index.
 
     A joint graph also has the gradients: `differentiated` are the values that got one (outputs,
     or inputs as mutated; not outputs that are views of inputs: their gradient flows outside), the
@@ -217,6 +219,7 @@ class Graph:
     differentiated: list[Value] = field(default_factory=list)
     symbols: list[Any] = field(default_factory=list)
     tracking: bool = False
+    consumed: bool = False
     moved: list[Value] = field(default_factory=list)
     shown: dict[int, Value] = field(default_factory=dict)
     reshaped: list[Reshaped] = field(default_factory=list)

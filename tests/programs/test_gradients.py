@@ -248,3 +248,25 @@ def test_writes_hidden_from_autograd_to_what_was_computed(function, backend) -> 
         assert name0 == name1 or tracked
     stats = jitshape.stats()
     assert (stats["fallbacks"], stats["graph_breaks"]) == (0, 0)
+
+
+def test_saved_tensors_are_let_go_of_while_backward_runs() -> None:
+    """Unless the graph is kept, a backward holds no more than what it still needs."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.linalg.inv(x.sin() + 3 * torch.eye(8))
+        return x.sum()
+
+    compiled = jitshape.compile(f)
+    x = leaf(8, 8)
+    loss = compiled(x)
+    node = loss.grad_fn
+    assert len(node.saved_tensors) > 1
+    loss.backward(retain_graph=True)
+    assert len(node.saved_tensors) > 1
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    expected = torch.autograd.grad(f(x), x)[0]
+    assert_same(2 * expected, x.grad)

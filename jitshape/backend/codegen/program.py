@@ -73,6 +73,7 @@ class ProgramWriter:
         self._drew = False  # random numbers, so far
         self._restores = False  # whether a failed assert comes after that
         self._views: dict[tuple, str] = {}
+        self._last_use: dict[Value, int] | None = None  # of inputs, the step
         self._constants: dict[Any, str] = {}
 
     def write(self) -> str:
@@ -86,12 +87,16 @@ class ProgramWriter:
             else:
                 self._extern(call)
             self._free(step)
+            self._free_inputs(step)
         if self._notes_faults():
             self.globals["check"] = partial(check_faults, self.graph)
             self.lines.append(f"if note.value: check([{inputs}])")
             self.lines.append(f"faults.append(({FAULT.name}, note))")
         self._return()
         body = [*self._bindings(), *self._fault_lines(), *self._random_lines(), *self.lines]
+        if self.graph.consumed:
+            body = [f"[{inputs}] = given", "given.clear()", *body]
+            inputs = "given"
         return "\n".join([f"def program({inputs}):", *(f"    {line}" for line in body), ""])
 
     def _notes_faults(self) -> bool:
@@ -331,6 +336,22 @@ class ProgramWriter:
         if dead:
             self.lines.append(f"del {', '.join(dead)}")
 
+    def _free_inputs(self, step: int) -> None:
+        """Let go of the inputs that are no longer needed, where nobody else holds them."""
+        if not self.graph.consumed or self._notes_faults():
+            return
+        if self._last_use is None:
+            kept = {root(o) for o in self.graph.outputs if isinstance(o, Value)}
+            uses = {
+                root(value): i for i, call in enumerate(self.calls) for value in _values_of(call)
+            }
+            self._last_use = {
+                value: uses.get(value, 0) for value in self.graph.inputs if value not in kept
+            }
+        dead = [self.name(value) for value, last in self._last_use.items() if last == step]
+        if dead:
+            self.lines.append(f"del {', '.join(dead)}")
+
     # ---- arguments
 
     def argument(self, arg: Any) -> str:
@@ -450,6 +471,10 @@ class ProgramWriter:
         self.globals["rebuild_alias"] = rebuild_alias
         parts += [self._constant(type_.dtype), repr(alias.traits)]
         return f"rebuild_alias({base}, {', '.join(parts)})"
+
+
+def _values_of(call: Call) -> Iterable[Value]:
+    return call.buffers if isinstance(call, KernelCall) else call.inputs()
 
 
 def _swapped(type_: TensorType) -> tuple[tuple[Size, ...], tuple[Size, ...]]:

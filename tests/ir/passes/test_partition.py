@@ -33,7 +33,7 @@ def compiled(f, inputs):
         backward = with_defined_tangents(split.backward, defined)
         has = {p for step in OPTIMIZE for p in step.provides}
         run_passes(backward, CLEAN_UP, has=has, debug=True)
-        return lambda *args: evaluate(backward, args, check=True)
+        return lambda given: evaluate(backward, given, check=True)
 
     def forward(*args):
         return evaluate(split.forward, args, check=True)
