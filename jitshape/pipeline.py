@@ -171,7 +171,7 @@ class Compiler:
 
     def _compiles_in_vain(self) -> bool:
         """Whether calls bring ever new entries (of which the user was told), none with a graph."""
-        most = self.options.recompile_limit * (4 if _force is None else 32)
+        most = self.options.recompile_limit * (4 if _force is None else 8)
         return self.entries.compiles > most and not self.entries.programs()
 
     def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> TailCall:
