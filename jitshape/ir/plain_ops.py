@@ -91,6 +91,7 @@ def extern(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if not func._schema.returns:
         trace.record(str(func), values, kwargs, ())
         return None
+    _check_returns(func)
     types, single = extern_types(trace.env, func, values, kwargs)
     outs = trace.record(str(func), values, kwargs, types)
     if torch.Tag.nondeterministic_seeded in func.tags:
@@ -99,6 +100,16 @@ def extern(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if single:
         return tensors[0]
     return tensors if str(func._schema.returns[0].type).startswith("List") else tuple(tensors)
+
+
+def _check_returns(func: Any) -> None:
+    for returned in func._schema.returns:
+        if "Tensor" not in str(returned.type):
+            raise DataDependent(
+                f"{func} gives a {returned.type}",
+                because="it is computed from tensors that are unknown while tracing",
+                avoid="an op that gives a tensor, such as torch.isclose(a, b).all()",
+            )
 
 
 # ---- ops that write
@@ -154,6 +165,7 @@ def _on_copies(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> An
     values = [trace.unwrap(x) for _, x in rows]
     named = {a.name: x for (a, _), x in zip(rows[len(args) :], values[len(args) :])}
     types, single = [], False
+    _check_returns(func)
     if func._schema.returns:
         types, single = extern_types(trace.env, func, values[: len(args)], named)
     copies = [preserved(trace.env, values[place]) for place in written]

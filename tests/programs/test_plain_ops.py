@@ -149,3 +149,17 @@ def test_a_size_to_be_found_among_arguments(shape) -> None:
         )
 
     check(f, *((torch.randn(n, 5), shape) for n in (10,)), dynamic=True)
+
+
+@pytest.mark.parametrize("compare", [torch.equal, torch.allclose])
+def test_a_bool_of_data_ends_the_graph(compare) -> None:
+    """It is not what the op gives for the trace's dummies."""
+
+    def f(a, b):
+        return compare(a + 1, b + 1), a * 2
+
+    compiled = jitshape.compile(f)
+    a = torch.randn(3, 4)
+    for b in (a.clone(), a + 1, a.clone()):
+        assert compiled(a, b)[0] is compare(a, b)
+    assert jitshape.stats()["graph_breaks"]
