@@ -54,6 +54,7 @@ from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.torchside.varying import noting, symbolic_numbers, varying_slots
 from jitshape.frontend.values.base import Break, Restart
+from jitshape.ir.copies import is_told
 from jitshape.ir.graph import Alias, Graph
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.passes import run_passes
@@ -375,16 +376,22 @@ def capture_and_leave(
     refuted: Collection[str],
 ) -> tuple[Capture, Exit]:
     """A trace and the code that leaves it.  Where a value turns out not to be able to leave, the
-    trace is made again, up to the instruction that makes the value."""
+    trace is made again, up to the instruction that makes the value; where the program can tell a
+    copy from a view, with what eager makes at this call."""
     break_at: dict[int, Break] = {}
+    exact = False
     while True:
         with stage("capture"):
             varying = continuations.varying_of(function.__code__)
-            captured = capture(function, slots, options, break_at, varying, refuted)
+            captured = capture(function, slots, options, break_at, varying, refuted, exact)
         try:
             _check_outcome(captured, options)
             with stage("leave"):
-                return captured, leave(captured, continuations)
+                exit_ = leave(captured, continuations)
+            if exact or not _tells_copies(captured, exit_):
+                return captured, exit_
+            captured.release()
+            exact = True
         except Restart as again:
             captured.release()
             if break_at and again.step >= min(break_at):
@@ -397,6 +404,12 @@ def capture_and_leave(
         except BaseException:
             captured.release()
             raise
+
+
+def _tells_copies(captured: Capture, exit_: Exit) -> bool:
+    trace = captured.tracer.trace
+    outputs = [key.tensor.value for key in exit_.keys if isinstance(key, TensorValue)]
+    return bool(trace.copies) and is_told(trace, outputs)
 
 
 def argument_slots(function: types.FunctionType) -> tuple[Local, ...]:

@@ -128,10 +128,12 @@ def capture(
     break_at: Mapping[int, Break] | None = None,
     varying: Collection[str] = (),
     refuted: Collection[str] = (),
+    exact_copies: bool = False,
 ) -> Capture:
     """Trace `function` called with `slots` (arguments in frame order), at most up to a step of
     `break_at`.  `varying`: the sources whose numbers were symbolic in the code before it;
-    `refuted`: what earlier runs showed not to hold of numbers of run time."""
+    `refuted`: what earlier runs showed not to hold of numbers of run time; `exact_copies`: the
+    program can tell copies from views."""
     code = function.__code__
     arguments = argument_sources(code, slots)
     spec = options.dynamic_shapes
@@ -146,6 +148,7 @@ def capture(
         torch.set_autocast_cache_enabled(False)
         machine = SymbolicMachine(policy, options, break_at, state)
         machine.tracer.env.refuted = refuted
+        machine.tracer.trace.exact_copies = exact_copies
         if made:
             former = made.pop()
             former.tracer.close()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from jitshape.ir.copies import decides, is_contiguous_at_call, note_copy, strides_at_call
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.ops.views import infer_shape
 from jitshape.ir.strides import Shape, broadcast, is_contiguous, same, view_strides
@@ -71,10 +72,16 @@ def _reshaped(x: Any, env: Any, shape: Sequence[Size]) -> Any:
     old = x.value.type
     if tuple(shape) == old.shape:
         return x.view(_torch(env, shape))
-    if view_strides(env, old.shape, old.strides, tuple(shape)) is None:
-        x = x.clone(memory_format=torch.contiguous_format)
-        return torch.ops.aten._unsafe_view(x, _torch(env, shape))
-    return x.view(_torch(env, shape))
+    if view_strides(env, old.shape, old.strides, tuple(shape)) is not None:
+        return x.view(_torch(env, shape))
+    exact = decides(_trace(), x.value)
+    strides = strides_at_call(env, old.shape, old.strides, shape) if exact else None
+    if strides is not None:
+        return torch.ops.aten._reshape_alias(x, _torch(env, shape), _torch(env, strides))
+    copy = x.clone(memory_format=torch.contiguous_format)
+    if not exact:
+        note_copy(_trace(), x.value, copy.value)
+    return torch.ops.aten._unsafe_view(copy, _torch(env, shape))
 
 
 @replaces(torch.reshape, methods=["reshape"])
@@ -108,7 +115,13 @@ def contiguous(x: Any, memory_format: Any = torch.contiguous_format) -> Any:
     type_ = x.value.type
     if is_contiguous(type_.shape, type_.strides):
         return x
-    return x.clone(memory_format=torch.contiguous_format)
+    exact = decides(_trace(), x.value)
+    if exact and is_contiguous_at_call(_env(), type_.shape, type_.strides):
+        return x
+    copy = x.clone(memory_format=torch.contiguous_format)
+    if not exact:
+        note_copy(_trace(), x.value, copy.value)
+    return copy
 
 
 @replaces(torch.detach, torch.Tensor.detach, methods=["detach"])

@@ -61,6 +61,8 @@ class Trace(TorchDispatchMode):
         self._in_backward = False
         self._lines: dict[int, Location | None] = {}  # by the number of the autograd node
         self._tokens = 0
+        self.exact_copies = False  # copies are made where eager makes them, by facts
+        self.copies: list[tuple[Storage | None, Storage | None, int]] = []  # see ir/copies.py
         self.region: int | None = None  # that what is recorded now belongs to
         self._regions = itertools.count()
 
@@ -425,12 +427,19 @@ def _decomposed(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) ->
 # ---- interceptions
 
 
-@intercept(aten.detach.default, aten.alias.default)
+@intercept(aten.detach.default)
 def _same_value(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """The same memory under another autograd identity needs no node: autograd itself detaches what
     it saves.  For the program's own see ir/composites.py."""
     (x,) = args
     return trace.wrap(trace.unwrap(x))
+
+
+@intercept(aten.alias.default)
+def _whole(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`x[...]` is a view as any other."""
+    x = trace.unwrap(args[0])
+    return trace.wrap(trace.call(OPS["aten.view.default"], [x, list(x.type.shape)], {}))
 
 
 @intercept(aten.lift_fresh.default)
