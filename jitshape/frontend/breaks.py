@@ -35,12 +35,13 @@ from jitshape.frontend.positions import (
     unit_end,
     unsupported,
 )
-from jitshape.frontend.resume import raising_code, resume_code
+from jitshape.frontend.resume import raising_code, resume_code, suspended_code
 from jitshape.frontend.values.base import Break, Cell, Value
 from jitshape.frontend.values.constants import FRESH
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
+    from jitshape.frontend.generators import GeneratorValue
 
 
 Home = tuple[Any, ...]  # of a function: its globals, and the cells that stay free variables
@@ -257,6 +258,28 @@ class Rebuilt:
             return Within(partial(go_on, position))
 
         return Ways(after, within if joins else None)
+
+
+def push_generator(e: Emitter, generator: GeneratorValue) -> None:
+    """Push a real generator that stands where the machine's does."""
+    frame = generator.frame.snapshot(generator.handling.value)
+    slots = {n: v for n, v in zip(slot_names(frame.code), frame.slots) if v is not None}
+    index = frame.index if generator.started else frame.index + 1
+    position = Position(frame.code, index, tuple(map(kind_of, frame.stack)), tuple(slots))
+    arguments = [
+        *(slots[name] for name in position.locals),
+        *(frame.stack[depth] for depth in position.live),
+        *handled_exceptions(frame, frame.stack),
+    ]
+    e.begin_call()
+    e.const(make_function(suspended_code(position), *home_of(frame)))
+    for value in arguments:
+        e.value(value)
+    e.end_call(len(arguments))
+    e.bind(generator)
+    if generator.started:
+        e.call(next, lambda: e.value(generator))
+        e.pop()
 
 
 def kind_of(entry: Any) -> Kind:

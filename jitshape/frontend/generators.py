@@ -1,13 +1,14 @@
 """Generators: suspended frames of the machine, and the protocols of send, throw and close.
 
 In: a frame that reached RETURN_GENERATOR.  Out: its values, one at a time, exceptions included.
-Invariant: a generator that the program made never runs natively; where one must leave the trace,
-or breaks while it is suspended, the trace starts again and breaks where it was made.
+Invariant: a generator that the program made runs natively only where it left the trace, as a real
+one that is suspended at the same place; a break while it runs ends the trace before it goes on.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ class GeneratorValue(Value):
 
         self.frame: Frame | None = frame
         self.handling = Handling()
-        self.started = self.running = self.yielded = False
+        self.started = self.running = self.yielded = self.leaves = False
         self.qualname = frame.callee.qualname
         self.made_at = _step_of_caller(m, frame)
         frame.generator, frame.resumable = self, False
@@ -209,8 +210,20 @@ class GeneratorValue(Value):
             m.throw(RuntimeError, "generator ignored GeneratorExit")
         return value if _CLOSE_RETURNS else m.const(None)
 
+    def children(self) -> Iterable[Value]:
+        frame = self.frame
+        if frame is not None:
+            yield from (x for x in (*frame.slots, *frame.stack) if isinstance(x, Value))
+
     def reconstruct(self, e: Emitter) -> None:
-        self.cannot_leave(f"the generator {self.qualname} outlives the trace")
+        """A real generator, suspended at the same place.  One that it refers to itself, or that
+        ran to its end, is made natively."""
+        from jitshape.frontend.breaks import push_generator
+
+        if self.frame is None or self.running or self.leaves:
+            self.cannot_leave(f"the generator {self.qualname} outlives the trace")
+        self.leaves = True
+        push_generator(e, self)
 
 
 _CLOSE_RETURNS = sys.version_info >= (3, 13)
@@ -274,8 +287,15 @@ class GeneratorMethod(Value):
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return METHODS[self.name](m, self.generator, *args, **kwargs)
 
+    def children(self) -> Iterable[Value]:
+        return (self.generator,)
+
     def reconstruct(self, e: Emitter) -> None:
-        self.generator.reconstruct(e)
+        e.begin_call()
+        e.const(getattr)
+        e.value(self.generator)
+        e.const(self.name)
+        e.end_call(2)
 
 
 def _result(m: Machine, outcome: tuple[bool, Value]) -> Value:

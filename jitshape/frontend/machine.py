@@ -170,11 +170,27 @@ class Machine(Protocols):
 
     def _without_open_generators(self, outcome: Outcome) -> Outcome:
         """Dropping a generator runs the code that waits for its end: then it is made natively."""
-        for generator in self.generators:
-            if generator.must_be_closed() and outcome.kind != "restart":
+        waiting = [g for g in self.generators if g.must_be_closed()]
+        kept = self._kept_by(outcome) if waiting else set()
+        for generator in waiting:
+            if outcome.kind != "restart" and id(generator) not in kept:
                 cause = Break("generator", f"{generator.qualname} is dropped before its end")
                 return Outcome("restart", cause=cause, step=generator.made_at)
         return outcome
+
+    def _kept_by(self, outcome: Outcome) -> set[int]:
+        """The ids of all values that leave the trace."""
+        stack = [] if outcome.value is None else [outcome.value]
+        for frame in outcome.frames:
+            stack.extend(x for x in (*frame.slots, *frame.stack) if isinstance(x, Value))
+        stack.extend(() if self.effects is None else self.effects.touched())
+        seen: set[int] = set()
+        while stack:
+            value = stack.pop()
+            if id(value) not in seen:
+                seen.add(id(value))
+                stack.extend(value.children())
+        return seen
 
     def enter(self, callee: Callee, slots: list[Value | None], resumable: bool) -> Value:
         """Run a call to its end: what it returns (of a generator function: the generator)."""

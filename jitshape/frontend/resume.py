@@ -112,11 +112,15 @@ class Builder:
         for name in names:
             self.op("DELETE_FAST", name)
 
-    def prologue(self, target: Label) -> None:
-        """Rebuild the operand stack and the handled exceptions, and jump."""
+    def enter(self) -> None:
+        """The first instructions."""
         if self.free:
             self.op("COPY_FREE_VARS", len(self.free))
         self.op("RESUME", 0)
+
+    def prologue(self, target: Label, *pushed: Any) -> None:
+        """Rebuild the operand stack, with `pushed` on it, and the handled exceptions; jump."""
+        self.enter()
         handled = 0
         for depth, kind in enumerate(self.position.stack):
             if kind == NULL:
@@ -133,6 +137,8 @@ class Builder:
                 self.lasti.append((constant, int(kind)))
                 self.op("LOAD_CONST", constant)
         self.clear(self.position.temporaries)
+        for constant in pushed:
+            self.push_constant(constant)
         self.op("JUMP_FORWARD", target)
 
     def renamed(self, item: Any) -> Any:
@@ -282,3 +288,23 @@ def raising_code(position: Position, inner: FunctionType | None = None) -> CodeT
 def resume_code(position: Position, inner: FunctionType | None = None) -> CodeType:
     """A function that goes on at `position`; with `inner`, behind the call of that."""
     return Resume(position, inner).build()
+
+
+class Suspended(Builder):
+    """A generator function."""
+
+    def enter(self) -> None:
+        if self.free:
+            self.op("COPY_FREE_VARS", len(self.free))
+        self.op("RETURN_GENERATOR")
+        self.op("POP_TOP")
+        self.op("RESUME", 0)
+
+
+def suspended_code(position: Position) -> CodeType:
+    """A generator function whose generator goes on at `position`, with None on the stack: at a
+    YIELD_VALUE its first `next` gives that None, and leaves it suspended there."""
+    builder, target = Suspended(position), Label()
+    builder.prologue(target, None)
+    builder.append_body({position.index: [target]})
+    return builder.assemble()

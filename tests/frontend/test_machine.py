@@ -251,13 +251,15 @@ def test_location_stack():
     assert seen[0].file == __file__
 
 
-def test_generator_that_leaves_breaks_where_it_is_made():
+def test_a_finished_generator_that_leaves_breaks_where_it_is_made():
     def numbers():
         yield 1
         yield 2
 
     def f():
         g = numbers()
+        for _ in g:
+            pass
         return g
 
     _, outcome = run(f)
