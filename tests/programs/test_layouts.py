@@ -93,3 +93,11 @@ def test_views_over_dimensions_of_one_element() -> None:
 
     inputs = [(torch.randn(6, 6, 1),), (torch.randn(6, 6, 1),)]
     check(f, *inputs, dynamic=True, compiles=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float32])
+def test_angles_of_whole_numbers(dtype) -> None:
+    def f(x):
+        return torch.deg2rad(x), torch.rad2deg(x)
+
+    check(f, *((torch.arange(4 * n).reshape(n, 4).to(dtype),) for n in (3, 4, 5)), compiles=2)

@@ -50,9 +50,14 @@ pointwise_table(
         "aten.nan_to_num.default": lambda b, x, nan=None, posinf=None, neginf=None: _finite(
             b, x, nan, posinf, neginf
         ),
+    }
+)
+pointwise_table(
+    {
         "aten.deg2rad.default": lambda b, x: b.mul(x, math.pi / 180),
         "aten.rad2deg.default": lambda b, x: b.mul(x, 180 / math.pi),
-    }
+    },
+    result="float",
 )
 pointwise_table({"aten.abs.default": _call("abs")}, result="magnitude")
 pointwise_table(
