@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+from torch.nn import functional as F
 
 import jitshape
 from tests.programs.compare import assert_same, check
@@ -270,3 +273,18 @@ def test_saved_tensors_are_let_go_of_while_backward_runs() -> None:
         loss.backward()
     expected = torch.autograd.grad(f(x), x)[0]
     assert_same(2 * expected, x.grad)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
+def test_attention_of_operands_in_any_layout(order: tuple[int, ...]) -> None:
+    back = sorted(range(4), key=order.__getitem__)
+
+    def laid(length: int, heads: int = 3) -> torch.Tensor:
+        x = torch.randn(2, heads, length, 8).permute(order).contiguous().permute(back)
+        return x.requires_grad_()
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple:
+        out = F.scaled_dot_product_attention(q, k, v)
+        return out, out.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1) * 2
+
+    check(f, *[(laid(n), laid(6), laid(6)) for n in (5, 7)], dynamic=True, compiles=1)

@@ -1,9 +1,10 @@
 """Scaled dot product attention: one op and its backward, without dropout.
 
 `sdpa(q, k, v, mask, is_causal, scale) -> (out, lse)` with q, k, v of (batch, heads, length, dim)
-and lse the row-wise logarithm of the sum of exponentials, which backward needs.  Results are laid
-out as (batch, length, heads, dim), whichever kernel computes them: which one is chosen at run
-time, from the real sizes.
+and lse the row-wise logarithm of the sum of exponentials, which backward needs.  `out` is laid out
+as q, or contiguous where no fused kernel can be met: the last dimension of an operand is not dense,
+or those of q and v differ.  Other results are laid out as (batch, length, heads, dim).  Which
+kernel computes is chosen at run time, from the real sizes, and does not show.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 
 from jitshape.ir.graph import Value, tensor_type
 from jitshape.ir.ops.registry import op
+from jitshape.ir.strides import preserved_strides, same
 from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType, contiguous_strides
 
@@ -33,6 +35,14 @@ def _length_outside_heads(type_: TensorType, shape: tuple[Size, ...], dtype: Any
 
 def _lay_out(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _lay_out_as(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: Any) -> torch.Tensor:
+    """`out` in the layout that its type says."""
+    if q.shape[3] != v.shape[3] or any(x.stride(-1) != 1 for x in (q, k, v)):
+        return out.contiguous()
+    room = torch.empty_like(q)
+    return out if out.stride() == room.stride() else room.copy_(out)
 
 
 def _additive(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -69,17 +79,25 @@ class SDPA:
     def type(env, q, k, v, mask=None, is_causal=False, scale=None):
         b, h, t, _ = q.type.shape
         wide = torch.float64 if q.type.dtype == torch.float64 else torch.float32
-        out = _length_outside_heads(q.type, (b, h, t, v.type.shape[-1]), q.type.dtype)
+        shape = (b, h, t, v.type.shape[-1])
+        dense_rows = all(same(x.type.strides[-1], 1) for x in (q, k, v))
+        if dense_rows and env.equal(q.type.shape[3], v.type.shape[3], "attention"):
+            shape = q.type.shape
+            strides = preserved_strides(env, shape, q.type.strides)
+        else:
+            strides = contiguous_strides(shape)
+        out = TensorType(shape, strides, q.type.dtype, q.type.device)
         return [out, _length_outside_heads(q.type, (b, h, t), wide)]
 
     @staticmethod
     def run(q, k, v, mask=None, is_causal=False, scale=None):
         mask = _additive(mask, q.dtype)
         if _flash(q, k, v, mask, is_causal, scale):
-            return _flash_forward(q, k, v, 0.0, is_causal, attn_mask=mask, scale=scale)
+            out, lse = _flash_forward(q, k, v, 0.0, is_causal, attn_mask=mask, scale=scale)
+            return _lay_out_as(q, k, v, out), lse
         scores = _scores(q, k, mask, is_causal, scale)
         out = torch.softmax(scores, -1).to(v.dtype) @ v
-        return _lay_out(out), _lay_out(torch.logsumexp(scores, -1))
+        return _lay_out_as(q, k, v, out), _lay_out(torch.logsumexp(scores, -1))
 
     @staticmethod
     def samples():
@@ -106,9 +124,10 @@ class SDPABackward:
     def run(grad, q, k, v, out, lse, mask=None, is_causal=False, scale=None):
         mask = _additive(mask, q.dtype)
         if _flash(q, k, v, mask, is_causal, scale):
-            return _flash_backward(
+            found = _flash_backward(
                 grad, q, k, v, out, lse, 0.0, is_causal, attn_mask=mask, scale=scale
             )
+            return tuple(map(_lay_out, found))
         weights = torch.exp(_scores(q, k, mask, is_causal, scale) - lse.unsqueeze(-1))
         wide = weights.dtype
         grad, k_, q_, v_ = (x.to(wide) for x in (grad, k, q, v))
