@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-ROUNDS, SECONDS = 5, 1.5  # of the steady state, at least and about, for each size
+ROUNDS, SECONDS = 5, 0.7  # of the steady state, at least and about, for each size
 
 
 # ---------------------------------------------------------------- workloads
@@ -205,11 +205,12 @@ def cpu_seconds() -> float:
     return total
 
 
-def peak_bytes(run: Callable[[], Any]) -> int:
-    """The most that ATen's allocator holds at once, beyond what it held before."""
+def peak_bytes(model: nn.Module, call: Callable, inputs: tuple) -> int:
+    """The most that ATen's allocator holds at once in a step, beyond what it held before."""
     held = most = 0
+    model.zero_grad()
     with torch.profiler.profile(profile_memory=True) as profile:
-        run()
+        step(model, call, inputs)
     for event in profile.profiler.kineto_results.events():  # type: ignore[union-attr]
         if event.name() == "[memory]":
             held += event.nbytes()
@@ -242,10 +243,8 @@ def measure(workload: str, system: str) -> dict[str, Any]:
             step(case.model, call, inputs)
             rows.append((b - a, time.process_time() - b))
         steady.append([statistics.median(column) * 1e6 for column in zip(*rows)])
-        peaks.append([
-            peak_bytes(lambda i=inputs: step(reference, reference, i)),
-            peak_bytes(lambda i=inputs: step(case.model, call, i)),
-        ])  # fmt: skip
+        both = ((reference, reference), (case.model, call))
+        peaks.append([peak_bytes(model, run, inputs) for model, run in both])
     ratios = [eager / own for eager, own in steady]
     told = stats()
     return {
