@@ -8,6 +8,7 @@ function got other code, are gone here too.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,8 @@ class Known:
 class Entries:
     """`compiles` counts all that were ever compiled."""
 
-    def __init__(self, dispatcher: Dispatcher, most: int) -> None:
-        self.dispatcher, self.most = dispatcher, most
+    def __init__(self, dispatcher: weakref.ref[Dispatcher], most: int) -> None:
+        self._dispatcher, self.most = dispatcher, most
         self.compiles = 0
         self._known: dict[Entry, Known] = {}
 
@@ -58,14 +59,24 @@ class Entries:
         self._known[added] = known
         self._known = {entry: self._known[entry] for entry in self.dispatcher.entries}
 
+    @property
+    def dispatcher(self) -> Dispatcher:
+        found = self._dispatcher()
+        assert found is not None  # it is what the user calls
+        return found
+
     def clear(self) -> None:
-        self.dispatcher.clear()
+        dispatcher = self._dispatcher()
+        if dispatcher is not None:
+            dispatcher.clear()
         self._known.clear()
         self.compiles = 0
 
     def known(self) -> list[tuple[Entry, Known]]:
         """The entries, oldest first."""
-        return [(entry, self._known[entry]) for entry in self.dispatcher.entries]
+        dispatcher = self._dispatcher()
+        entries = () if dispatcher is None else dispatcher.entries
+        return [(entry, self._known[entry]) for entry in entries]
 
     def guards(self) -> list[GuardProgram]:
         """Of the compiled entries, oldest first."""

@@ -119,18 +119,27 @@ class Compiler:
         self.name = options.name or function.__qualname__
         self.shadow = None if continuations else shadow.setting()
         miss = self.miss if _force is None else _force.unseen(self.miss)
-        self.dispatcher = _evalframe.Dispatcher(function, miss)
-        self.entries = Entries(self.dispatcher, options.recompile_limit * LIMITS_KEPT)
-        self.dispatcher.disabled = _stance[-1] == "force_eager"
-        again = None if options.fullgraph else self.forget
-        self.assumptions = Assumptions(self.dispatcher.call_original, self._fell_back, again)
-        self.continuations = continuations or Continuations(self._resume)
+        made = self._held = _evalframe.Dispatcher(function, miss)
+        self._dispatcher, own = weakref.ref(made), weakref.ref(self)
+        self.entries = Entries(self._dispatcher, options.recompile_limit * LIMITS_KEPT)
+        made.disabled = _stance[-1] == "force_eager"
+        self.assumptions = Assumptions(
+            lambda slots: own().dispatcher.call_original(slots),
+            lambda reason: own()._fell_back(reason),
+            None if options.fullgraph else lambda: own().forget(),
+        )
+        self.continuations = continuations or _continuations(options)
         _compilers.add(self)
 
-    def _resume(self, function: types.FunctionType) -> Any:
-        name = f"{function.__qualname__}{PIECE}{len(self.continuations.compiled) + 2}"
-        options = replace(self.options, dynamic_shapes=None, name=name)
-        return Compiler(function, options, self.continuations).dispatcher
+    @property
+    def dispatcher(self) -> Any:
+        return self._dispatcher()
+
+    def hand_out(self) -> Any:
+        """The dispatcher.  From now on it keeps this alive, not the other way round, so that both
+        are freed when the user drops it."""
+        made, self._held = self.dispatcher, None
+        return made
 
     def forget(self) -> None:
         self.entries.clear()
@@ -189,9 +198,6 @@ class Compiler:
         counters.count_frame(reason.partition(":")[0])
         record(FallbackRecord(self.name, self.where(), reason))
 
-    def _natively_again(self, reason: str, fallback: bool, *slots: Any) -> TailCall:
-        return self.natively(slots, reason, fallback)
-
     def where(self) -> str:
         return f"{self.code.co_filename}:{self.code.co_firstlineno}"
 
@@ -214,7 +220,8 @@ class Compiler:
             made = self._made_for(slots)
         except Native as native:
             if native.program is not None:
-                entry = functools.partial(self._natively_again, native.reason, native.fallback)
+                how = (native.reason, native.fallback)
+                entry = functools.partial(_natively_again, weakref.ref(self), *how)
                 self.entries.add_native(native.program, entry)
             if native.reason.startswith("code_object:"):
                 self._warn(native.reason)
@@ -305,6 +312,29 @@ class Compiler:
                 native=known.native,
                 guards=tuple(map(str, known.guards.guards)),
             )
+
+
+def _natively_again(
+    own: weakref.ref[Compiler], reason: str, fallback: bool, *slots: Any
+) -> TailCall:
+    compiler = own()
+    assert compiler is not None  # its dispatcher makes this call
+    return compiler.natively(slots, reason, fallback)
+
+
+def _continuations(options: Options) -> Continuations:
+    """The resume functions of a function with these options, compiled where they are called."""
+
+    def piece(function: types.FunctionType) -> Any:
+        continuations = known()
+        assert continuations is not None  # it asks
+        name = f"{function.__qualname__}{PIECE}{len(continuations.compiled) + 2}"
+        own = replace(options, dynamic_shapes=None, name=name)
+        return Compiler(function, own, continuations).hand_out()
+
+    made = Continuations(piece)
+    known = weakref.ref(made)
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -699,7 +729,7 @@ def _stand_back() -> None:
 
 def callable_of(function: types.FunctionType, options: Options, told_as: Any = None) -> Any:
     """What is called in place of `function`."""
-    dispatcher = Compiler(function, options, told_as=told_as).dispatcher
+    dispatcher = Compiler(function, options, told_as=told_as).hand_out()
     return dispatcher if _force is None else _force.round(dispatcher)
 
 
@@ -756,7 +786,8 @@ def _take(stance: str) -> None:
     """Under "force_eager" the dispatchers pass every call on to the function itself."""
     _stance[-1] = stance
     for compiler in list(_compilers):
-        compiler.dispatcher.disabled = stance == "force_eager"
+        if compiler.dispatcher is not None:
+            compiler.dispatcher.disabled = stance == "force_eager"
 
 
 def live_entries() -> list[EntryRecord]:

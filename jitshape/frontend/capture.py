@@ -66,6 +66,9 @@ class Capture:
     def release(self) -> None:
         """Let go of the program's objects now: machine and values refer to each other."""
         self.tracer.close()
+        known = self.machine.known_values() if vars(self.machine) else []
+        for own in map(vars, known):  # an object and its attributes refer to each other, too
+            own.update((name, None) for name in ("instance_dict", "dictionary") if name in own)
         vars(self.machine).clear()
 
     def guards(self) -> list[Guard]:

@@ -155,6 +155,7 @@ class Machine(Protocols):
         try:
             return Outcome("return", self.enter(callee, full, resumable=True))
         except Raised as raised:
+            raised.__traceback__ = raised.__context__ = None  # they hold the objects of the program
             return Outcome("raise", raised.value)
         except Restart as again:
             return Outcome("restart", cause=again.cause, step=again.step)
