@@ -265,13 +265,13 @@ class ProgramWriter:
         where = f"  # {node.location}" if node.location else ""
         self.lines.append(f"{left}{name}({', '.join(args)}){where}")
         self._drew = self._drew or node.token is not None
-        told = set(new_symbols(node))
+        told = frozenset(new_symbols(node))
         if told:
-            self._bind_results(node, told)
+            self._bind_results(node, set(told))
         if node.op not in OPS:
             self._check_layout(node)
         if told:
-            self._assert(told)
+            self._assert()
 
     def _check_layout(self, node: Node) -> None:
         """Results of an op without a rule get the strides that the graph has for them."""
@@ -308,7 +308,7 @@ class ProgramWriter:
             elif out.type.symbol is not None:
                 self.lines.append(f"{self._target(out.type.symbol, told)} = {self.name(out)}")
 
-    def _assert(self, told: set[Atom]) -> None:
+    def _assert(self) -> None:
         """What the program relied on about numbers that are known from here on."""
         sized = {number.symbol for number in self.graph.symbols}
         sized |= set(self._input_symbols())
