@@ -55,6 +55,7 @@ class Builder:
         self._interned: dict[tuple, Scalar] = {}
         self._indirect: dict[int, tuple[Atom, Scalar]] = {}
         self.faults: dict[Scalar, None] = {}  # what must not hold at any element computed
+        self.divisors: list[Scalar] = []  # of integers, by the op that is lowered
         self.unchecked: set[Size] = set()  # indices computed by the graph that need no binding
         self.place: Callable[[Size], Size] = lambda expr: expr  # from index to kernel axes
 
@@ -73,7 +74,7 @@ class Builder:
     def const(self, value: float | int | bool, dtype: torch.dtype) -> Literal:
         """The number `value` as a scalar of `dtype`."""
         kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
-        dtype, value = compute_dtype(dtype), kind(value)
+        dtype, value = compute_dtype(dtype), _wrapped(kind(value), dtype)
         return self._intern(("const", repr(value), dtype), lambda: Literal(value, dtype))
 
     def index(self, expr: Size) -> Scalar:
@@ -216,6 +217,12 @@ class Builder:
                 return self.apply("sqrt", x)
         return self.apply("pow", base, exponent)
 
+    def divisor(self, x: Operand) -> Operand:
+        """`x`, which integers are divided by: noted unless it is a number other than 0."""
+        if isinstance(x, Scalar) and not isinstance(x, Literal):
+            self.divisors.append(x)
+        return x
+
     def logical_not(self, x: Operand) -> Scalar:
         return self.apply("not", self.cast(x, torch.bool))
 
@@ -254,6 +261,14 @@ def weak_promote(dtype: torch.dtype, weak: torch.dtype) -> torch.dtype:
     if weak.is_floating_point:
         return dtype if dtype.is_floating_point else weak
     return weak if dtype is torch.bool else dtype
+
+
+def _wrapped(value: float | int | bool, dtype: torch.dtype) -> float | int | bool:
+    """An int as it comes out of the bits that a tensor of `dtype` has."""
+    if type(value) is not int:
+        return value
+    low, bits = torch.iinfo(dtype).min, torch.iinfo(dtype).bits
+    return (value - low) % (1 << bits) + low
 
 
 def _zero(dtype: torch.dtype) -> float | int | bool:

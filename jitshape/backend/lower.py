@@ -214,10 +214,20 @@ class Lowering:
                 return self.scalar_argument(x)
             return self.element(x, broadcast_index(index, x.type.shape), mask)
 
+        before = self.b.divisors
+        self.b.divisors = []
         result = OPS[node.op].element(self.b, node, operand)
+        self._check_divisors(tensor_type(value), mask)
+        self.b.divisors = before
         if isinstance(result, tuple):
             result = result[value.index]
         return self._widened(result, node, value.type.dtype)
+
+    def _check_divisors(self, out: TensorType, mask: Scalar | None) -> None:
+        """A division of integers by zero is a fault."""
+        for divisor in self.b.divisors if out.device.type == "cpu" else ():
+            zero = self.b.eq(divisor, 0)
+            self.b.faults.setdefault(zero if mask is None else self.b.logical_and(mask, zero))
 
     def _widened(self, result: Scalar, node: Node, dtype: torch.dtype) -> Scalar:
         """The result in its compute dtype; only casts the user wrote round to f16 or bf16."""

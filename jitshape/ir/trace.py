@@ -27,6 +27,7 @@ from jitshape.ir.graph import Graph, Location, Node, Storage, Value
 from jitshape.ir.ops.externs import eager_error
 from jitshape.ir.ops.families import wrap_dim
 from jitshape.ir.ops.registry import OPS, OpDef
+from jitshape.ir.ops.trials import try_call
 from jitshape.ir.strides import preserved_strides
 from jitshape.ir.symbolic_tensor import SymbolicTensor, make_symbolic
 from jitshape.ir.symint import Size
@@ -208,6 +209,7 @@ class Trace(TorchDispatchMode):
         """Record an op with a block, on Values; its output Value, or the list of them."""
         env, block = self.env, definition.block
         env.current_op = definition.name
+        given = args, kwargs
         if definition.has("canonical"):
             args, kwargs = block.canonical(env, *args, **kwargs)
         if definition.has("check"):
@@ -217,6 +219,8 @@ class Trace(TorchDispatchMode):
         shared = block.alias(args).storage if family in ("view", "inplace") else None
         single = isinstance(types, (TensorType, ScalarType))
         rows = (types,) if single else types
+        if not self._in_backward:
+            try_call(env, definition, *given, rows)
         if family == "factory":
             self._check_sizes(types.shape)
         outs = self.record(definition.name, args, kwargs, rows, shared)

@@ -13,7 +13,7 @@ import torch
 
 from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
-from jitshape.ir.ops.families import fresh, number_dtype
+from jitshape.ir.ops.families import fresh, number_dtype, require
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import CHANNELS_LAST_ORDER, dense, format_strides
 from jitshape.ir.symfloat import apply
@@ -256,6 +256,14 @@ class _Arange:
         if len(args) == 1:
             return 0, args[0], 1
         return (*args, 1) if len(args) == 2 else args
+
+    @classmethod
+    def check(cls, env, *args, **kwargs):
+        start, end, step = cls.range(*args)
+        if all(isinstance(x, (int, IntExpr)) for x in (start, end, step)):
+            require(env, compare("ne", step, 0), "step must be nonzero")
+            text = "upper bound and lower bound inconsistent with step sign"
+            require(env, compare("ge", (end - start) * step, 0), text)
 
     @classmethod
     def type(cls, env, *args, dtype=None, layout=None, device=None, pin_memory=None):

@@ -110,7 +110,7 @@ def _mul(b: Any, x: Any, y: Any) -> Any:
 def _remainder(b: Any, x: Any, y: Any) -> Any:
     """Python's modulo: the result has the sign of the divisor."""
     if _integral(x):
-        return b.mod(x, y)
+        return b.mod(x, b.divisor(y))
     rest = b.fmod(x, y)
     wrong = b.and_(b.ne(rest, 0), b.ne(b.lt(rest, 0), b.lt(y, 0)))
     return b.where(wrong, b.add(rest, y), rest)
@@ -123,7 +123,7 @@ _BINARY = {
     ("aten.rsub", "Tensor Scalar"): lambda b, x, y, alpha=1: _sub(b, y, x, alpha),
     ("aten.mul", "Tensor Scalar"): _mul,
     ("aten.remainder", "Tensor Scalar Scalar_Tensor"): _remainder,
-    ("aten.fmod", "Tensor Scalar"): _call("fmod"),
+    ("aten.fmod", "Tensor Scalar"): lambda b, x, y: b.fmod(x, b.divisor(y) if _integral(x) else y),
     ("aten.pow", "Tensor_Tensor Tensor_Scalar Scalar"): _POW,
     ("aten.bitwise_and", "Tensor Scalar Scalar_Tensor"): _call("and_"),
     ("aten.bitwise_or", "Tensor Scalar Scalar_Tensor"): _call("or_"),
@@ -202,6 +202,7 @@ def _divide(b, x, y, rounding_mode):
     if rounding_mode is None:
         return b.div(x, y)
     if _integral(x):
+        y = b.divisor(y)
         if rounding_mode == "floor":
             return b.floordiv(x, y)
         rest = b.fmod(x, y)
@@ -309,6 +310,7 @@ class Lerp:
 
 
 def _addcmul(b, x, y, z, value=1):
+    value = value if value == 1 else b.cast(b.scalar(value), x.dtype)  # of integers: truncated
     return b.add(x, b.mul(_scaled(b, y, value), z))
 
 
