@@ -485,7 +485,7 @@ def _item(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 def _split(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     x, step, dim = _split_arguments(trace, *args, **kwargs)
     size = x.type.shape[dim]
-    count = 1 if step is size else trace.env.specialize(-((-size) // step))
+    count = 1 if step is size else max(trace.env.specialize(-((-size) // step)), 1)
     steps = [step] * (count - 1) + [size - step * (count - 1)]
     return _slices(trace, x, steps, dim)
 

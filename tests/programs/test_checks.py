@@ -72,3 +72,21 @@ def test_targets_that_do_not_fit():
 @pytest.mark.parametrize("get", [lambda x, c: x.select(0, c), lambda x, c: x[c]])
 def test_an_index_below_the_first(get):
     check(get, *((torch.randn(4, 2), c) for c in (1, 2, 3, -1, -4, -5, 5)))
+
+
+@pytest.mark.parametrize("step", [2, 100])
+def test_a_split_of_nothing_is_one_part(step):
+    def function(x):
+        return x.split(step)
+
+    compiled = jitshape.compile(function)
+    for size in (4, 5, 0, 7):
+        x = torch.randn(size, 2)
+        torch.testing.assert_close(compiled(x), function(x))
+
+
+@pytest.mark.parametrize("power", [lambda x: 2**x, lambda x: torch.float_power(2, x)])
+def test_a_power_of_a_number_is_contiguous(power):
+    x = torch.randn(4, 3).t()
+    actual, expected = jitshape.compile(power)(x), power(x)
+    torch.testing.assert_close(actual, expected, check_stride=True)

@@ -124,7 +124,7 @@ _BINARY = {
     ("aten.mul", "Tensor Scalar"): _mul,
     ("aten.remainder", "Tensor Scalar Scalar_Tensor"): _remainder,
     ("aten.fmod", "Tensor Scalar"): lambda b, x, y: b.fmod(x, b.divisor(y) if _integral(x) else y),
-    ("aten.pow", "Tensor_Tensor Tensor_Scalar Scalar"): _POW,
+    ("aten.pow", "Tensor_Tensor Tensor_Scalar"): _POW,
     ("aten.bitwise_and", "Tensor Scalar Scalar_Tensor"): _call("and_"),
     ("aten.bitwise_or", "Tensor Scalar Scalar_Tensor"): _call("or_"),
     ("aten.bitwise_xor", "Tensor Scalar Scalar_Tensor"): _call("xor"),
@@ -170,6 +170,17 @@ def _logaddexp(b: Any, x: Any, y: Any) -> Any:
 pointwise_table(_overloads(_BINARY), operands=2)
 pointwise_table(_overloads(_BINARY_FLOAT), operands=2, result="float")
 pointwise_table(_overloads(_COMPARISON), operands=2, result="bool")
+
+
+@pointwise("aten.pow.Scalar", operands=2)
+class PowerOfNumber:
+    """The result is contiguous, whatever the exponents' layout."""
+
+    @classmethod
+    def type(cls, env, base, exponent):
+        return fresh(exponent.type.shape, promote((base, exponent)), exponent.type.device)
+
+    lower = staticmethod(_POW)
 
 
 @pointwise("aten.div.Tensor", "aten.div.Scalar", operands=2, result="float")
