@@ -76,13 +76,13 @@ class Countdown:
 
 
 PLACES = [  # and the number of calls before it
-    (Machine, "load_global", (1, 9, 20)),
-    (capturing, "trace", (1, 4)),
-    (pipeline, "leave", (5,)),
-    (pipeline, "finish_graph", (2,)),
+    (Machine, "load_global", (1, 9, 15, 13)),
+    (capturing, "trace", (1, 4, 2)),
+    (pipeline, "leave", (3, 2)),
+    (pipeline, "finish_graph", (3, 2)),
     (pipeline, "shared_graph", (1,)),
-    (pipeline, "compile_graph", (2,)),
-    (pipeline, "assemble", (1, 4)),
+    (pipeline, "compile_graph", (3, 2)),
+    (pipeline, "assemble", (1, 4, 2)),
 ]
 
 
@@ -102,8 +102,11 @@ def interrupted(owner, name, error, number):
             assert caught is error or caught.__cause__ is error
             opened = [s[1] for s in SEEN if isinstance(s, tuple) and s[0] == "open"]
             kind = type(caught).__name__
+            told = [i for i, s in enumerate(SEEN) if isinstance(s, tuple) and s[0] == kind]
+            before_it = SEEN[: told[0]] if told else SEEN
             for what in opened:
-                assert (kind, what) in SEEN and ("close", what) in SEEN
+                closed = ("close", what)
+                assert closed in before_it or ((kind, what) in SEEN and closed in SEEN)
     assert state() == before
     SEEN.clear()
     torch.testing.assert_close(compiled(x), program(x))
@@ -116,4 +119,4 @@ def interrupted(owner, name, error, number):
 def test_whatever_is_interrupted(owner, name, numbers, error):
     opened = [interrupted(owner, name, error(), number) for number in numbers]
     assert None not in opened
-    assert opened[-1] or numbers[-1] < 4
+    assert opened[-1] or numbers == (1,)
