@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from jitshape.errors import DataDependent
 from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value, tensor_type
 from jitshape.ir.strides import is_dense
+from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType, numel
 
 _CLONE = "Please clone() the tensor before performing the operation."
@@ -24,6 +26,29 @@ def check_internal_overlap(env: Any, target: TensorType) -> None:
                 "unsupported operation: more than one element of the written-to tensor refers to "
                 f"a single memory location. {_CLONE}"
             )
+    if not _is_apart(env, target):
+        raise DataDependent(
+            "a write to memory that overlaps itself",
+            because="an element that is shown twice is written twice, one time after the other",
+            avoid=_CLONE,
+        )
+
+
+def _is_apart(env: Any, target: TensorType) -> bool:
+    """Whether each element is shown once, which eager does not ask where no stride is 0."""
+    rows = list(zip(target.shape, target.strides))
+    if any(env.actual(n) is None for row in rows for n in row):
+        return True
+    if is_dense(env, target.shape, target.strides):
+        return True
+    reach: Size = 0
+    for size, stride in sorted(rows, key=lambda row: env.actual(row[1])):
+        if env.actual(size) == 1 and env.evaluate(compare("eq", size, 1)):
+            continue
+        if not env.evaluate(compare("gt", stride, reach)):
+            return False
+        reach = reach + (size - 1) * stride
+    return True
 
 
 def check_partial_overlap(env: Any, target: Value, operand: Any) -> None:

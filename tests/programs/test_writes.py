@@ -164,3 +164,17 @@ def test_version_counters_move_once_written() -> None:
     x, y = torch.zeros(4), torch.zeros(4)
     compiled(x, y)
     assert x._version > 0 and y._version == 0
+
+
+def test_memory_that_overlaps_itself_is_written_as_in_eager():
+    def function(x):
+        return x.mul_(2) + 1
+
+    compiled = jitshape.compile(function)
+    for rows, step in ((2, 3), (2, 1), (3, 3), (3, 2), (1, 1)):
+        memory = torch.arange(20.0)
+        other = memory.clone()
+        layout = (rows, 3), (step, 1)
+        expected = function(memory.as_strided(*layout))
+        torch.testing.assert_close(compiled(other.as_strided(*layout)), expected)
+        assert torch.equal(memory, other)
