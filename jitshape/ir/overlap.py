@@ -11,7 +11,7 @@ from typing import Any
 from jitshape.errors import DataDependent
 from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value, tensor_type
-from jitshape.ir.strides import is_dense
+from jitshape.ir.strides import is_dense, less
 from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType, numel
 
@@ -43,9 +43,12 @@ def _is_apart(env: Any, target: TensorType) -> bool:
         return True
     reach: Size = 0
     for size, stride in sorted(rows, key=lambda row: env.actual(row[1])):
-        if env.actual(size) == 1 and env.evaluate(compare("eq", size, 1)):
+        if type(size) is int and size == 1:
             continue
-        if not env.evaluate(compare("gt", stride, reach)):
+        if env.actual(size) < 2 and env.actual(stride) <= env.actual(reach):
+            env.evaluate(compare("lt", size, 2))
+            continue
+        if not less(env, reach, stride):
             return False
         reach = reach + (size - 1) * stride
     return True
