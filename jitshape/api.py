@@ -62,9 +62,9 @@ def compile(
     checked = make_options(options, **named, dynamic_shapes=make_spec(dynamic_shapes, fn))
     if disable or environment("DISABLE") not in ("", "0"):
         return fn
-    from jitshape import pipeline
+    from jitshape import compiler
 
-    return pipeline.compiled(fn, checked)
+    return compiler.compiled(fn, checked)
 
 
 def disable(fn: Any = None, *, recursive: bool = True) -> Any:
@@ -72,18 +72,18 @@ def disable(fn: Any = None, *, recursive: bool = True) -> Any:
     if fn is None:
         return functools.partial(disable, recursive=recursive)
     target = fn.__func__ if isinstance(fn, types.MethodType) else fn
-    from jitshape import pipeline
+    from jitshape import compiler
 
-    return pipeline.disabled(target if isinstance(fn, types.FunctionType) else fn)
+    return compiler.disabled(target if isinstance(fn, types.FunctionType) else fn)
 
 
 def allow_in_graph(fn: Callable) -> Callable:
     """Run `fn` natively on the symbolic tensors while tracing, instead of inlining its code.
 
     The caller promises that it reads nothing but its arguments."""
-    from jitshape import pipeline
+    from jitshape import compiler
 
-    return pipeline.allow_in_graph(fn)
+    return compiler.allow_in_graph(fn)
 
 
 def is_compiling() -> bool:
@@ -140,9 +140,9 @@ def set_stance(stance: str) -> Any:
         raise UnknownOption(
             f"unknown stance {stance!r}", because=f"stances are {', '.join(STANCES)}"
         )
-    from jitshape import pipeline
+    from jitshape import compiler
 
-    return pipeline.set_stance(stance)
+    return compiler.set_stance(stance)
 
 
 def explain(fn: Callable) -> Callable:
@@ -185,7 +185,7 @@ def reset() -> None:
 
     profile.forget()
 
-    if "jitshape.pipeline" in sys.modules:
-        sys.modules["jitshape.pipeline"].reset()
+    if "jitshape.compiler" in sys.modules:
+        sys.modules["jitshape.compiler"].reset()
     counters.clear()
     records.clear()

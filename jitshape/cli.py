@@ -109,8 +109,8 @@ def explain(
 
 
 def _live_entries() -> list[EntryRecord]:
-    pipeline = sys.modules.get("jitshape.pipeline")  # the script may never have used it
-    return pipeline.live_entries() if pipeline else []
+    compiler = sys.modules.get("jitshape.compiler")  # the script may never have used it
+    return compiler.live_entries() if compiler else []
 
 
 @main.command(context_settings=_PASS_ON)

@@ -54,9 +54,9 @@ def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
 
 
 def _rebuild(original: nn.Module, options: Options) -> nn.Module:
-    from jitshape import pipeline
+    from jitshape import compiler
 
-    return pipeline.compiled(original, options)
+    return compiler.compiled(original, options)
 
 
 def wrap_module(original: nn.Module, call: Callable, options: Options) -> nn.Module:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import jitshape
-from jitshape import pipeline
+from jitshape import compiler
 from jitshape.forcing import Force
 from jitshape.options import Options
 
@@ -17,8 +17,8 @@ LOG = []
 @pytest.fixture
 def force(monkeypatch):
     jitshape.compile(len)  # what is done once
-    made = Force(lambda function: pipeline.Compiler(function, Options()))
-    monkeypatch.setattr(pipeline, "_force", made)
+    made = Force(lambda function: compiler.Compiler(function, Options()))
+    monkeypatch.setattr(compiler, "_force", made)
     jitshape.reset()
     return made
 

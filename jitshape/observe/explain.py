@@ -74,19 +74,19 @@ class Explanation:
 
 def explain(fn: Callable) -> Callable[..., Explanation]:
     """A callable that compiles `fn` if it is not yet compiled, calls it and explains the call."""
-    from jitshape import pipeline
+    from jitshape import compiler
 
-    compiled = pipeline.compiled_or_same(fn)
+    compiled = compiler.compiled_or_same(fn)
 
     @functools.wraps(fn if hasattr(fn, "__name__") else type(fn).__call__)
     def call(*args: Any, **kwargs: Any) -> Explanation:
         before, known = counters.snapshot(), len(records.records())
-        hits = _hits(pipeline.live_entries())
+        hits = _hits(compiler.live_entries())
         with records.detailed():
             result = compiled(*args, **kwargs)
         after = counters.snapshot()
         added = {key: after[key] - before[key] for key in counters.INTS}
-        made, entries = records.records(), pipeline.live_entries()
+        made, entries = records.records(), compiler.live_entries()
         took_part = {key for key, n in _hits(entries).items() if n > hits.get(key, 0)}
         took_part |= {(r.function, r.where) for r in made[known:]}
         told = [s for s in story.stories(made, entries) if (s.name, s.where) in took_part]

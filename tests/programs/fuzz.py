@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jitshape import pipeline
+from jitshape import compiler as compiling
 from jitshape.frontend._evalframe import Dispatcher
 from jitshape.frontend.capture import is_library
 from jitshape.frontend.checks import Holds, Is
@@ -112,7 +112,7 @@ class Fuzzer:
             return "raises", isinstance(error, Marked)
 
     def run(self, limit: int | None = None, seed: int = 0) -> Report:
-        compilers = list(pipeline._compilers)
+        compilers = list(compiling._compilers)
         former = [compiler.dispatcher.miss for compiler in compilers]
         todo = list(self.changes())
         if limit is not None and len(todo) > limit:

@@ -68,4 +68,4 @@ def test_all_is_as_before() -> None:
     after = function.state_dict()
     assert list(before) == list(after)
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert fuzzing.missed not in [c.dispatcher.miss for c in fuzzing.pipeline._compilers]
+    assert fuzzing.missed not in [c.dispatcher.miss for c in fuzzing.compiling._compilers]

@@ -116,7 +116,7 @@ def test_threads_of_random_sizes():
 
 def test_a_thread_that_waits_too_long_runs_natively(monkeypatch):
     """No lock is held while the program's code runs, but while a back end compiles."""
-    monkeypatch.setattr("jitshape.pipeline.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("jitshape.compiler.LOCK_SECONDS", 0.05)
     compiling, done = threading.Event(), threading.Event()
 
     def slow(graph, example_inputs):

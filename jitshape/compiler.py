@@ -1,0 +1,405 @@
+"""A compiled function: its dispatcher, its entries, and how a call that misses them is served.
+
+In: a function or module and its options.  Out: a callable whose hits run in C; a miss goes through
+`pipeline.compile_call`, or runs natively.
+Invariant: an entry is published whole, or not at all; a call that cannot be compiled ends in the
+user's own result, a warning and a counted fallback (`suppress_errors`), or in a JitshapeError.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from jitshape import pipeline, shadow
+from jitshape.assumptions import Assumptions
+from jitshape.entries import LIMITS_KEPT, Entries
+from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
+from jitshape.forcing import Force
+from jitshape.frontend import _evalframe, calibrate, dynamic
+from jitshape.frontend._evalframe import TailCall
+from jitshape.frontend.breaks import Continuations
+from jitshape.frontend.capture import program_code
+from jitshape.frontend.guards import GuardProgram, assemble, explain
+from jitshape.frontend.sources import Local
+from jitshape.frontend.torchside import natives
+from jitshape.frontend.torchside.ambient import foreign_mode
+from jitshape.frontend.torchside.varying import noting
+from jitshape.module import is_wrapper, wrap_module
+from jitshape.observe import counters, logs
+from jitshape.observe.explaining import (
+    compile_record,
+    limit_text,
+    recompile_failures,
+)
+from jitshape.observe.fixes import fixes_of
+from jitshape.observe.misses import nearest_miss
+from jitshape.observe.records import (
+    PIECE,
+    EntryRecord,
+    FallbackRecord,
+    GuardFailure,
+    compiles_of,
+    record,
+)
+from jitshape.options import Options, environment
+from jitshape.stages import Native, builtins_changed, bypassed, collection_deferred
+
+LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
+
+_compilers: weakref.WeakSet[Compiler] = weakref.WeakSet()
+_stance = ["default"]
+_started = False
+_force: Force | None = None  # JITSHAPE_FORCE
+
+
+class Compiler:
+    """What belongs to one compiled function: its dispatcher and the story of its entries."""
+
+    def __init__(
+        self,
+        function: types.FunctionType,
+        options: Options,
+        continuations: Continuations | None = None,
+        told_as: Any = None,
+    ) -> None:
+        """`continuations`: those of the function that this one resumes; `told_as`: the function
+        that people know, a module's forward in place of what calls it."""
+        self.function, self.options = function, options
+        self.code = getattr(told_as or function, "__code__", function.__code__)
+        self.lock = threading.RLock()
+        self.warned = False
+        self.name = options.name or function.__qualname__
+        self.shadow = None if continuations else shadow.setting()
+        miss = self.miss if _force is None else _force.unseen(self.miss)
+        made = self._held = _evalframe.Dispatcher(function, miss)
+        self._dispatcher, own = weakref.ref(made), weakref.ref(self)
+        self.entries = Entries(self._dispatcher, options.recompile_limit * LIMITS_KEPT)
+        made.disabled = _stance[-1] == "force_eager"
+        self.assumptions = Assumptions(
+            lambda slots: own().dispatcher.call_original(slots),
+            lambda reason: own()._fell_back(reason),
+            None if options.fullgraph else lambda: own().forget(),
+        )
+        self.continuations = continuations or _continuations(options)
+        _compilers.add(self)
+
+    @property
+    def dispatcher(self) -> Any:
+        return self._dispatcher()
+
+    def hand_out(self) -> Any:
+        """The dispatcher.  From now on it keeps this alive, not the other way round, so that both
+        are freed when the user drops it."""
+        made, self._held = self.dispatcher, None
+        return made
+
+    def forget(self) -> None:
+        self.entries.clear()
+
+    # ---- a call that no entry serves
+
+    def miss(self, dispatcher: Any, slots: tuple[Any, ...]) -> Any:
+        """Compile for this call; returns the call that serves it, for the dispatcher to make.
+        An error behind a break is raised where the program stands, so that its handlers run."""
+        try:
+            return self.serve(dispatcher, slots)
+        except BaseException as error:
+            raising = self.continuations.raising(self.function)
+            if raising is None:
+                raise
+            return TailCall(raising, *slots, error)
+
+    def serve(self, dispatcher: Any, slots: tuple[Any, ...]) -> Any:
+        """As `miss`; raises the compiler's errors."""
+        stance = _stance[-1]
+        mode = foreign_mode()
+        if mode:
+            return self.natively(slots, f"{mode} must see every call of torch")
+        if builtins_changed():
+            return self.natively(slots, "builtins: one that the compiler needs is gone or replaced")
+        if self._compiles_in_vain():
+            return self.natively(slots, "recompiles: ever new entries, none with a graph")
+        if not self.lock.acquire(timeout=LOCK_SECONDS):
+            return self.natively(slots, "another thread is compiling this function")
+        try:
+            found = dispatcher.find_entry(slots)  # another thread may have compiled it
+            if found is not None:
+                return found
+            if self.entries.compiles and stance == "eager_on_recompile":
+                return self.natively(slots, "stance eager_on_recompile", fallback=False)
+            return self.compile(slots)
+        finally:
+            self.lock.release()
+
+    def _compiles_in_vain(self) -> bool:
+        """Whether calls bring ever new entries (of which the user was told), none with a graph."""
+        most = self.options.recompile_limit * (4 if _force is None else 8)
+        return self.entries.compiles > most and not self.entries.programs()
+
+    def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> TailCall:
+        """The call without compiled code."""
+        if fallback:
+            self._fell_back(reason)
+        if _force is not None:
+            _force.passes(self.function.__code__)
+        return TailCall(self.dispatcher.call_original, slots)
+
+    def _fell_back(self, reason: str) -> None:
+        counters.count("fallbacks")
+        counters.count_in("fallback_reasons", reason)
+        counters.count_frame(reason.partition(":")[0])
+        record(FallbackRecord(self.name, self.where(), reason))
+
+    def where(self) -> str:
+        return f"{self.code.co_filename}:{self.code.co_firstlineno}"
+
+    def compile(self, slots: tuple[Any, ...]) -> TailCall:
+        """A new entry for this call; returns the call of it, or of the function itself."""
+        failures = recompile_failures(self.entries.guards(), slots)
+        if failures and _stance[-1] == "fail_on_recompile":
+            raise RecompileRefused(
+                f"{self.name} would be compiled again",
+                where=self.where(),
+                because="; ".join(map(str, failures)),
+                avoid="set_stance('default')",
+            )
+        missed = nearest_miss(self.entries.guards(), slots) if failures else ()
+        if failures:
+            reasons = "\n".join(f"  {failure}" for failure in failures)
+            logs.log("recompiles", f"{self.name} ({self.where()})\n{reasons}")
+        start = time.thread_time()
+        try:
+            made = self._made_for(slots)
+        except Native as native:
+            if native.program is not None:
+                how = (native.reason, native.fallback)
+                entry = functools.partial(_natively_again, weakref.ref(self), *how)
+                self.entries.add_native(native.program, entry)
+            if native.reason.startswith("code_object:"):
+                self._warn(native.reason)
+            return self.natively(slots, native.reason, native.fallback)
+        except RecursionError:  # nor has the program, a few calls later
+            return self.natively(slots, "recursion: the stack has no room for a compile")
+        except GraphBreak:
+            raise
+        except JitshapeError as error:
+            if not self.options.suppress_errors:
+                raise
+            return self._suppressed(error, slots)
+        entry: Callable[..., Any] = made.entry
+        if made.assumes:
+            entry = self.assumptions.checked(entry, len(slots))
+        program, entry = self._shadowed(made.program, entry)
+        self.entries.add(program, entry, made.compiled)
+        self._tell(made, failures, missed, time.thread_time() - start)
+        if made.capture.policy.became_dynamic():
+            dynamic.learn(program_code(self.function.__code__, slots))
+        made.capture.release()
+        extracted = program.run(slots)
+        assert extracted is not None
+        return TailCall(noting(entry, made.varying), *extracted)
+
+    def _shadowed(
+        self, program: GuardProgram, entry: Callable[..., Any]
+    ) -> tuple[GuardProgram, Callable[..., Any]]:
+        """What checks a sample of the entry's calls, if JITSHAPE_SHADOW is set."""
+        if self.shadow is None:
+            return program, entry
+        count, names = len(program.extract), pipeline.argument_names(self.function)
+        arguments = (Local(i, name) for i, name in enumerate(names))
+        program = assemble(program.guards, (*program.extract, *arguments))
+        return program, shadow.shadowed(entry, count, self.function, self.shadow, self.name)
+
+    def _made_for(self, slots: tuple[Any, ...]) -> pipeline.Made:
+        """An entry that serves this call.  What compiling itself changes and the program reads
+        (lines looked up, warnings given) stands still the second time."""
+        for _ in range(2):
+            with collection_deferred(), bypassed():
+                made = pipeline.compile_call(
+                    self.function, slots, self.options, self.continuations, self.assumptions.refuted
+                )
+            if made.program.run(slots) is not None:
+                return made
+            failure = explain(made.program, slots)
+            made.capture.release()
+        raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
+
+    def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> TailCall:
+        self._warn(str(error))
+        return self.natively(slots, str(error).splitlines()[0])
+
+    def _warn(self, reason: str) -> None:
+        """Say, once, why the function runs eagerly."""
+        if not self.warned:
+            self.warned = True
+            logs.warn(f"{self.name} runs eagerly: {reason}")
+
+    def _tell(
+        self, made: pipeline.Made, failures: list, missed: Sequence[GuardFailure], seconds: float
+    ) -> None:
+        """Count, log and record an entry."""
+        counters.count("graph_hits" if made.shares else "compiles")
+        if failures and not made.shares:
+            counters.count("recompiles")
+        count = self.entries.compiles
+        record(
+            compile_record(
+                self.name, self.where(), made, missed, seconds, count, self.options.dynamic
+            )
+        )
+        if count == self.options.recompile_limit + 1:
+            fixes = fixes_of(compiles_of(self.name, self.where()))
+            logs.warn(limit_text(self.name, self.where(), self.entries, failures, fixes))
+
+    def entry_records(self) -> Iterator[EntryRecord]:
+        """The entries as they stand."""
+        for entry, known in self.entries.known():
+            yield EntryRecord(
+                function=self.name,
+                where=self.where(),
+                number=known.number,
+                hits=entry.hits,
+                guard_seconds=entry.guard_seconds / entry.timed if entry.timed else None,
+                age=time.monotonic() - entry.created,
+                native=known.native,
+                guards=tuple(map(str, known.guards.guards)),
+            )
+
+
+def _natively_again(
+    own: weakref.ref[Compiler], reason: str, fallback: bool, *slots: Any
+) -> TailCall:
+    compiler = own()
+    assert compiler is not None  # its dispatcher makes this call
+    return compiler.natively(slots, reason, fallback)
+
+
+def _continuations(options: Options) -> Continuations:
+    """The resume functions of a function with these options, compiled where they are called."""
+
+    def piece(function: types.FunctionType) -> Any:
+        continuations = known()
+        assert continuations is not None  # it asks
+        name = f"{function.__qualname__}{PIECE}{len(continuations.compiled) + 2}"
+        own = replace(options, dynamic_shapes=None, name=name)
+        return Compiler(function, own, continuations).hand_out()
+
+    made = Continuations(piece)
+    known = weakref.ref(made)
+    return made
+
+
+def start() -> None:
+    """Self-tests and the log setting of the environment, once."""
+    global _started, _force
+    if not _started:
+        _started = True
+        if environment("FORCE") not in ("", "0"):
+            _force = Force(lambda function: Compiler(function, Options()))
+        if environment("LOGS"):
+            logs.set_logs(environment("LOGS"))
+        calibrate.install()
+        calibrate.install_ambient()
+        _evalframe.set_foreign_notice(_stand_back)
+
+
+def _stand_back() -> None:
+    logs.warn(
+        "another tool evaluates Python frames here (torch.compile, a debugger): compiled functions "
+        "run as they are as long as it does"
+    )
+
+
+def callable_of(function: types.FunctionType, options: Options, told_as: Any = None) -> Any:
+    """What is called in place of `function`."""
+    dispatcher = Compiler(function, options, told_as=told_as).hand_out()
+    return dispatcher if _force is None else _force.round(dispatcher)
+
+
+def compiled(fn: Any, options: Options) -> Any:
+    """What `jitshape.compile` returns for `fn`."""
+    start()
+    if isinstance(fn, _evalframe.Dispatcher) or is_wrapper(fn):
+        return fn
+    if isinstance(fn, nn.Module):
+        call = type(fn).__call__
+        named = replace(options, name=options.name or type(fn).__qualname__)
+        bound = types.MethodType(callable_of(call, named, type(fn).forward), fn)
+        return wrap_module(fn, bound, options)
+    if isinstance(fn, types.MethodType) and isinstance(fn.__func__, types.FunctionType):
+        return types.MethodType(callable_of(fn.__func__, options), fn.__self__)
+    if isinstance(fn, types.FunctionType):
+        return callable_of(fn, options)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return functools.wraps(fn, updated=())(callable_of(call, options))
+
+
+def compiled_or_same(fn: Any) -> Any:
+    return compiled(fn, Options())
+
+
+def disabled(fn: Any) -> Any:
+    natives.disable(fn)
+    return fn
+
+
+def allow_in_graph(fn: Any) -> Any:
+    natives.allow(fn)
+    return fn
+
+
+class set_stance:
+    """Holds from construction on; leaving a `with` on it restores the former stance."""
+
+    def __init__(self, stance: str) -> None:
+        self.former = _stance[-1]
+        _take(stance)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: Any) -> None:
+        _take(self.former)
+
+
+def _take(stance: str) -> None:
+    """Under "force_eager" the dispatchers pass every call on to the function itself."""
+    _stance[-1] = stance
+    for compiler in list(_compilers):
+        if compiler.dispatcher is not None:
+            compiler.dispatcher.disabled = stance == "force_eager"
+
+
+def live_entries() -> list[EntryRecord]:
+    """All entries of all functions that are alive."""
+    found = [record for compiler in list(_compilers) for record in compiler.entry_records()]
+    return sorted(found, key=lambda r: (r.where, r.function, r.number))
+
+
+@atexit.register
+def _trace_entries() -> None:
+    """The numbers of the entries stand at the end of a trace."""
+    if environment("TRACE"):
+        for entry in live_entries():
+            record(entry)
+
+
+def reset() -> None:
+    """Forget entries and learned shapes."""
+    for compiler in list(_compilers):
+        compiler.forget()
+    dynamic.forget_all()
+    pipeline.forget_graphs()
