@@ -82,7 +82,8 @@ def saved_bytes(model: Stack, drop: float = 0.0) -> int:
     """Bytes that the compiled forward keeps for backward, beside parameters and the argument."""
     x = torch.randn(64, 8, requires_grad=True)
     own = {t.data_ptr() for t in (x, *model.parameters())}
-    saved = jitshape.compile(model)(x).grad_fn.saved_tensors
+    loss = jitshape.compile(model)(x)  # held: without it, what it saved may go
+    saved = loss.grad_fn.saved_tensors
     return sum(
         t.nbytes for t in {t.data_ptr(): t for t in saved if t.data_ptr() not in own}.values()
     )
