@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jitshape.dims import make_spec
-from jitshape.errors import BadDimension, NotCallable, UnknownOption
+from jitshape.errors import BadDimension, BadMark, NotCallable, UnknownOption
 from jitshape.options import environment, make_options
 
 STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
@@ -111,7 +111,8 @@ def maybe_mark_dynamic(tensor: Any, dim: int | tuple[int, ...] | list[int]) -> N
 
 def mark_static(tensor: Any, dim: int | tuple[int, ...] | list[int] | None = None) -> None:
     """Size `dim` (None: all) of `tensor` is compiled for each value."""
-    _mark(tensor, range(tensor.ndim) if dim is None else dim, "static")
+    every = range(getattr(tensor, "ndim", 0))
+    _mark(tensor, every if dim is None else dim, "static")
 
 
 def mark_unbacked(tensor: Any, dim: int | tuple[int, ...] | list[int]) -> None:
@@ -123,6 +124,11 @@ def mark_unbacked(tensor: Any, dim: int | tuple[int, ...] | list[int]) -> None:
 def _mark(tensor: Any, dims: Any, kind: str, **bounds: int | None) -> None:
     from jitshape.frontend import marks
 
+    if not hasattr(tensor, "ndim"):
+        raise BadMark(
+            f"{marks.CALLS[kind]} of {type(tensor).__name__}",
+            because="only tensors have sizes to mark",
+        )
     for dim in [dims] if isinstance(dims, int) else dims:
         if not -tensor.ndim <= dim < tensor.ndim:
             raise BadDimension(

@@ -27,6 +27,10 @@ class UnknownOption(JitshapeError, ValueError):
     """An option, backend, mode or log name that does not exist."""
 
 
+class BadBackend(JitshapeError, TypeError):
+    """A back end of the user's does not give what the graph needs."""
+
+
 class BadMark(JitshapeError, ValueError):
     """Marks of a tensor contradict each other, the tensor itself, or `dynamic_shapes`."""
 

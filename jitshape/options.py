@@ -37,6 +37,12 @@ SETTABLE = ("suppress_errors", "recompile_limit", "unroll_limit", "memory_plan")
 
 def make_options(options: Mapping[str, Any] | None = None, **named: Any) -> Options:
     """Check names and values; `options` is the user's `options={...}`."""
+    if options is not None and not isinstance(options, Mapping):
+        raise UnknownOption(
+            f"options={options!r}",
+            because="it must be a dict",
+            avoid=f"pass options={{name: value}} with names of {', '.join(SETTABLE)}",
+        )
     for key in options or {}:
         if key not in SETTABLE:
             raise UnknownOption(

@@ -28,7 +28,7 @@ from jitshape.backend.anomaly import check_gradients
 from jitshape.backend.autograd import contract_of, make_autograd_callable, with_consumed
 from jitshape.backend.compile import Program, compile_graph, takes_list
 from jitshape.cache import CompiledGraph, GraphCache, graph_key
-from jitshape.errors import InternalError
+from jitshape.errors import BadBackend, InternalError
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
 from jitshape.frontend.emit import listing
@@ -321,6 +321,7 @@ def shared_graph(graph: Graph, options: Options, name: str) -> tuple[CompiledGra
     own = callable(options.backend)  # a back end of the user's sees every graph
     key = None if own else graph_key(graph, options.backend, options.memory_plan, name)
     found = _graphs.find(key)
+    _tell_cache(name, found is not None)
     if found is not None:
         return found, True
     with torch._C.DisableTorchFunction():
@@ -329,6 +330,12 @@ def shared_graph(graph: Graph, options: Options, name: str) -> tuple[CompiledGra
     made = CompiledGraph(run, program, tuple(graph.mutations), aliases)
     _graphs.add(key, made)
     return made, False
+
+
+def _tell_cache(name: str, hit: bool) -> None:
+    counters.count_in("cache", "graph:hit" if hit else "graph:miss")
+    reason = "an equal graph was compiled before" if hit else "no equal graph so far"
+    logs.log("cache", f"graph {'hit' if hit else 'miss'}: {name}: {reason}")
 
 
 def compile_recorded(
@@ -387,7 +394,7 @@ def generate(graph: Graph, options: Options) -> Program:
         on_gpu = any(v.type.device.type == "cuda" for v in graph.inputs)
         backend = "triton" if on_gpu else "cpu"
     if callable(backend):
-        program = Program(takes_list(graph, backend(graph, example_inputs(graph))))
+        program = Program(takes_list(graph, users_program(graph, backend)))
     else:
         with stage("generate"):
             program = compile_graph(graph, backend=backend, memory_plan=options.memory_plan)
@@ -402,6 +409,33 @@ def generate(graph: Graph, options: Options) -> Program:
             logs.log("output_code", kernel.source or kernel.text)
         logs.log("output_code", program.source)
     return program
+
+
+def users_program(graph: Graph, backend: Callable[..., Any]) -> Callable[..., Any]:
+    """What a back end of the user's makes of the graph, with its results checked."""
+    name = getattr(backend, "__name__", type(backend).__name__)
+    run = backend(graph, example_inputs(graph))
+    if not callable(run):
+        raise BadBackend(
+            f"back end {name} returned {type(run).__name__}",
+            because="backend(graph, example_inputs) must return a callable",
+            avoid="return one that takes the graph's inputs and gives a list of its outputs",
+        )
+    count = len(graph.outputs)
+
+    def checked(*inputs: Any) -> Any:
+        results = run(*inputs)
+        if not isinstance(results, (list, tuple)) or len(results) != count:
+            found = type(results).__name__
+            found += f" of {len(results)}" if isinstance(results, (list, tuple)) else ""
+            raise BadBackend(
+                f"the callable that back end {name} returned gave {found}",
+                because=f"the graph has {count} outputs",
+                avoid="return a list with one item for each of graph.outputs",
+            )
+        return results
+
+    return checked
 
 
 def example_inputs(graph: Graph) -> list[Any]:

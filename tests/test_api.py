@@ -270,3 +270,66 @@ def test_names_in_records():
     assert [record.function for record in jitshape.history()] == ["twice", "double", "Small"]
     line = Small.forward.__code__.co_firstlineno
     assert jitshape.history()[-1].where == f"{__file__}:{line}"
+
+
+@pytest.mark.parametrize(
+    "backend, text",
+    [
+        (lambda graph, inputs: None, "returned NoneType"),
+        (lambda graph, inputs: graph, "returned Graph"),
+        (lambda graph, inputs: lambda *given: None, "gave NoneType"),
+        (lambda graph, inputs: lambda *given: given[:1], "gave tuple of 1"),
+    ],
+)
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_a_back_end_must_give(backend, text, grad):
+    compiled = jitshape.compile(lambda x: (x * 2, x + 1), backend=backend)
+    with pytest.raises(errors.BadBackend, match=text):
+        compiled(torch.ones(3, requires_grad=grad))
+
+
+def test_a_back_end_may_run_the_graph_by_evaluate():
+    from jitshape.ir.evaluate import evaluate
+
+    seen = []
+
+    def backend(graph, inputs):
+        seen.append(graph)
+        return lambda *given: evaluate(graph, given)
+
+    compiled = jitshape.compile(lambda x, n: (x * n, x + 1), backend=backend)
+    for n in (2, 3, 4):
+        assert [t.tolist() for t in compiled(torch.ones(n), n)] == [[float(n)] * n, [2.0] * n]
+    assert len(seen) == 2
+
+
+def test_arguments_of_other_types_are_named():
+    with pytest.raises(errors.UnknownOption, match="must be a dict"):
+        jitshape.compile(double, options=3)
+    with pytest.raises(errors.UnknownOption, match="takes a str"):
+        jitshape.set_logs(["dynamic"])
+    with pytest.raises(errors.BadMark, match="only tensors"):
+        jitshape.mark_dynamic(3, 0)
+    with pytest.raises(errors.BadMark, match="only tensors"):
+        jitshape.mark_static(3)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(errors.UnsupportedTensor, match="nested"):
+        jitshape.compile(double)(nested)
+
+
+def test_minus_all_shows_nothing(capfd):
+    jitshape.set_logs("all,-all")
+    jitshape.compile(double)(torch.ones(2))
+    jitshape.set_logs("")
+    assert capfd.readouterr().err == ""
+
+
+def test_graphs_found_and_not_found_are_counted_and_told(capfd):
+    jitshape.reset()
+    jitshape.set_logs("cache")
+    for _ in range(2):
+        jitshape.compile(double)(torch.ones(2))
+    jitshape.set_logs("")
+    assert jitshape.stats()["cache"] == {"graph": {"hit": 1, "miss": 1}}
+    told = capfd.readouterr().err
+    assert "graph miss: double" in told and "graph hit: double" in told

@@ -49,15 +49,20 @@ def set_logs(spec: str) -> None:
     """Show the artefacts in `spec`, in the form of JITSHAPE_LOGS; "" shows none.
 
     Raises UnknownOption for a name that is not in ARTEFACTS."""
+    if not isinstance(spec, str):
+        raise UnknownOption(
+            f"set_logs({spec!r})", because="it takes a str", avoid='write "dynamic,guards"'
+        )
     chosen: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in spec.split(","))):
         sign, name = (item[0], item[1:]) if item[0] in "+-" else ("", item)
         if name == "all":
-            chosen.update(dict.fromkeys(ARTEFACTS, logging.INFO))
+            level = logging.DEBUG if sign == "+" else logging.INFO
+            chosen = {} if sign == "-" else dict.fromkeys(ARTEFACTS, level)
             continue
         if name not in ARTEFACTS:
             raise UnknownOption(
-                f"unknown log {name!r} in JITSHAPE_LOGS",
+                f"unknown log {name!r}",
                 because=f"known logs are {', '.join(ARTEFACTS)}",
                 avoid="correct its spelling",
             )

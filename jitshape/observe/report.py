@@ -68,12 +68,12 @@ def print_report(
     they stand (`entries`, or those in the records), and what would save the most."""
     console = Console(file=out, highlight=False, soft_wrap=True, markup=False)
     events = [r for r in records if type(r) in _PRINTERS]
-    if not events:
+    told = stories(records, entries)
+    if not events and not told:
         console.print("jitshape compiled nothing: is a @jitshape.compile function called?")
         return
     for number, record in enumerate(events, 1):
         console.print(_PRINTERS[type(record)](number, record))
-    told = stories(records, entries)
     for story in told:
         console.print(story_text(story))
     console.print(_summary(events, told))

@@ -302,7 +302,9 @@ class Tracer:
 
 def _check_supported(real: torch.Tensor, source: Source | None) -> None:
     problem = ""
-    if real.layout is not torch.strided:
+    if real.is_nested:
+        problem = "it is nested"
+    elif real.layout is not torch.strided:
         problem = f"its layout is {real.layout}"
     elif real.device.type not in DEVICES:
         problem = f"it is on device {real.device}"
