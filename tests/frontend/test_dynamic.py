@@ -158,6 +158,7 @@ def test_a_history_belongs_to_one_code_object_and_dies_with_it():
     first, second = (compile(text, "f.py", "exec").co_consts[0] for _ in range(2))
     assert first == second and history_of(first) is not history_of(second)
     assert history_of(first) is history_of(first)
+    gc.collect()  # those of other tests
     before = len(_histories)
     del first, second
     gc.collect()
