@@ -224,3 +224,13 @@ def test_comparisons_leave_as_truths(op: str) -> None:
         return compared(i.item(), 3), compared(x.sum().item(), 60.0), x + 1
 
     check(f, *each(2, 3, 4), compiles=1)
+
+
+def test_what_a_mask_takes_may_be_written_where_it_was_taken() -> None:
+    def f(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(x)
+        out[mask] = x[mask] * 2
+        return out
+
+    calls = [(torch.randn(n, 3, requires_grad=True), torch.rand(n) > 0.3) for n in (5, 9, 4)]
+    check(f, *calls, fullgraph=True)

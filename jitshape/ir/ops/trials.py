@@ -23,6 +23,7 @@ FAMILIES = frozenset(("pointwise", "reduction", "scan", "inplace", "index", "com
 SMALL = 1 << 12  # elements of a tensor on which a call costs next to nothing
 TINY = 3  # sizes instead of larger ones
 KEPT = 1 << 14
+MASKS = (torch.bool, torch.uint8)
 _taken: set[Hashable] = set()
 
 
@@ -31,7 +32,7 @@ def try_call(env: Any, definition: OpDef, args: Any, kwargs: Any, types: Iterabl
     if definition.family not in FAMILIES or not definition.name.startswith("aten."):
         return
     key = _kind(definition, args, kwargs)
-    if key is None or key in _taken:
+    if key is None or key in _taken or _has_mask(args):
         return
     count = _counts(env, args, kwargs, types)
     if not count or max(count) > LARGEST:
@@ -69,6 +70,14 @@ def _kind(definition: OpDef, args: Any, kwargs: Any) -> Hashable:
 
     map_leaves(note, (list(args), sorted(kwargs.items())))
     return None if devices - {"cpu"} else tuple(kind)
+
+
+def _has_mask(args: Any) -> bool:
+    """Whether a list of indices has a mask: how many elements it takes is in its data, of which a
+    dummy has none."""
+    lists = [x for x in args if type(x) in (list, tuple)]
+    values = [x for row in lists for x in row if type(x) is Value]
+    return any(isinstance(x.type, TensorType) and x.type.dtype in MASKS for x in values)
 
 
 def _counts(env: Any, args: Any, kwargs: Any, types: Iterable[Any]) -> list[int]:
