@@ -10,8 +10,8 @@
         generate    backend    kernels and program
         publish     frontend   guards + code -> entry of the Dispatcher
 
-Invariant: an entry is published whole, or not at all; a call that cannot be compiled ends in the
-user's own result, a warning and a counted fallback (`suppress_errors`), or in a JitshapeError.
+Invariant: a stage that fails leaves nothing behind; its error is Native, which says why the call
+must run as it is written, or a JitshapeError that names the stage.
 """
 
 from __future__ import annotations
@@ -51,13 +51,8 @@ from jitshape.ir.printer import print_graph
 from jitshape.ir.trace import Trace, written_with_autograd
 from jitshape.observe import counters, logs
 from jitshape.observe.breaking import break_error, break_record, break_text
-from jitshape.observe.explaining import (
-    symbol_lines,
-)
-from jitshape.observe.records import (
-    is_detailed,
-    record,
-)
+from jitshape.observe.explaining import symbol_lines
+from jitshape.observe.records import BreakRecord, is_detailed, record
 from jitshape.options import Options, environment
 from jitshape.stages import Native, collection_deferred, stage
 
@@ -194,20 +189,24 @@ def _check_outcome(captured: Capture, options: Options) -> None:
         raise Native("the function raises", fallback=False)
     if outcome.kind == "return":
         return
-    told = break_record(options.name or captured.function.__qualname__, outcome)
     if options.fullgraph:
-        raise break_error(told)
+        raise break_error(_told_break(captured, options))
     assert outcome.cause is not None
     if not outcome.frames or outcome.cause.kind == "trace_function":
+        told = _told_break(captured, options)
         logs.log("graph_breaks", break_text(told))
         raise Native(f"{told.kind}: {told.reason}", fallback=True)
+
+
+def _told_break(captured: Capture, options: Options) -> BreakRecord:
+    return break_record(options.name or captured.function.__qualname__, captured.outcome)
 
 
 def _tell_outcome(captured: Capture, options: Options) -> None:
     """Count the frames that are compiled; count, log and record the break it ends at."""
     counters.count_frame(handled=captured.machine.frames_run)
     if captured.outcome.kind != "return":
-        told = break_record(options.name or captured.function.__qualname__, captured.outcome)
+        told = _told_break(captured, options)
         counters.count("graph_breaks")
         counters.count_in("break_reasons", f"{told.kind}: {told.reason}")
         logs.log("graph_breaks", break_text(told))
@@ -467,9 +466,6 @@ def _log_entry(captured: Capture, program: GuardProgram, entry: types.FunctionTy
         logs.log("guards", str(program))
     if logs.enabled("bytecode"):
         logs.log("bytecode", listing(entry.__code__))
-
-
-# ---- what api.py calls
 
 
 def forget_graphs() -> None:

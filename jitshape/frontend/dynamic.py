@@ -219,12 +219,10 @@ class Policy:
             True,
             f"is dynamic: {CALLS[marked.kind]}",
             seen,
-            lo=marked.min or 0,
-            hi=INF if marked.max is None else marked.max,
+            **bounds_of(marked),
             hint=marked.hint,
             unbacked=marked.kind == "unbacked",
             strict=marked.kind in ("dynamic", "unbacked"),
-            served_from=served_from(marked),
             relation=promised.relation if promised else None,
         )
 
@@ -238,10 +236,8 @@ class Policy:
             True,
             f"is dynamic: dynamic_shapes says {promised}",
             seen,
-            lo=promised.min or 0,
-            hi=INF if promised.max is None else promised.max,
+            **bounds_of(promised),
             strict=promised.kind == "dynamic",
-            served_from=served_from(promised),
             relation=promised.relation,
         )
 
@@ -260,6 +256,12 @@ class Policy:
         decision = Decision(text, dynamic, reason, seen, **more)
         self.decisions[text] = decision
         return decision
+
+
+def bounds_of(given: Mark | Promise) -> dict[str, Any]:
+    """The fields of a Decision that the user's range fills."""
+    hi = INF if given.max is None else given.max
+    return {"lo": given.min or 0, "hi": hi, "served_from": served_from(given)}
 
 
 def served_from(given: Mark | Promise) -> int | None:

@@ -86,17 +86,19 @@ def is_told(trace: Trace, outputs: Sequence[Value]) -> bool:
     other is there, or both are seen outside."""
     seen = {value.storage for value in outputs}
     outside = seen | {value.storage for value in trace.graph.inputs}
+    written = _last_writes(trace)
     for source, copy, place in trace.copies:
         if copy in seen and source in outside:
             return True
-        if not _written_after(trace, place).isdisjoint((source, copy)):
+        if any(written.get(storage, -1) >= place for storage in (source, copy)):
             return True
     return False
 
 
-def _written_after(trace: Trace, place: int) -> set[Storage | None]:
-    written: set[Storage | None] = set()
-    for node in trace.graph.nodes[place:]:
+def _last_writes(trace: Trace) -> dict[Storage | None, int]:
+    """The place of the last node that writes to a memory."""
+    written: dict[Storage | None, int] = {}
+    for place, node in enumerate(trace.graph.nodes):
         definition = OPS.get(node.op)
         if definition is None:
             continue
@@ -104,5 +106,5 @@ def _written_after(trace: Trace, place: int) -> set[Storage | None]:
         for position in places or ((0,) if definition.mutates else ()):
             target = node.args[position]
             if isinstance(target, Value):
-                written.add(target.storage)
+                written[target.storage] = place
     return written

@@ -397,6 +397,17 @@ class AttributeDict(DictValue):
         super().__init__(dict, object, source)
         self.owner = owner
 
+    @classmethod
+    def of(cls, m: Machine, owner: Value, instance: Any, source: Source) -> DictValue:
+        """The dict of the existing object `instance`: one value for all that share the dict, such
+        as a module and the functions whose globals it is."""
+        real = real_instance_dict(instance)
+        known = m.known_value(real)
+        if known is None:
+            known = cls(owner, real, InstanceDict(source))
+            m.remember(real, known)
+        return known
+
     def seen_again(self, m: Machine, source: Source) -> None:
         """The dict of an object that is pinned is pinned with it."""
         held = self.source.base if isinstance(self.source, InstanceDict) else None

@@ -197,12 +197,7 @@ class ModuleValue(PinnedValue):
 
     def attributes(self, m: Machine) -> DictValue:
         if self.dictionary is None:
-            real = real_instance_dict(self.object)
-            known = m.known_value(real)  # the globals of its functions
-            if known is None:
-                known = AttributeDict(self, real, InstanceDict(self.source))
-                m.remember(real, known)
-            self.dictionary = known
+            self.dictionary = AttributeDict.of(m, self, self.object, self.source)
         return self.dictionary
 
     def getattr(self, m: Machine, name: str) -> Value:

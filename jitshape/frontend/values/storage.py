@@ -14,7 +14,7 @@ from types import GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Is, Length, TypeIs
-from jitshape.frontend.sources import Held, InstanceDict, Source
+from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Value
 
 if TYPE_CHECKING:
@@ -81,12 +81,7 @@ class Storage(Value):
             if self.source is None:
                 self.instance_dict = AttributeDict(self)
             else:
-                real = real_instance_dict(self.object)
-                known = m.known_value(real)  # objects may share their dict
-                if known is None:
-                    known = AttributeDict(self, real, InstanceDict(self.source))
-                    m.remember(real, known)
-                self.instance_dict = known
+                self.instance_dict = AttributeDict.of(m, self, self.object, self.source)
         return self.instance_dict
 
     def touch(self, m: Machine) -> None:
