@@ -378,9 +378,14 @@ class set_stance:
 def _take(stance: str) -> None:
     """Under "force_eager" the dispatchers pass every call on to the function itself."""
     _stance[-1] = stance
-    for compiler in list(_compilers):
-        if compiler.dispatcher is not None:
-            compiler.dispatcher.disabled = stance == "force_eager"
+    for dispatcher in live_dispatchers():
+        dispatcher.disabled = stance == "force_eager"
+
+
+def live_dispatchers() -> list[Any]:
+    """Those that can still be called: a compiler may outlive its dispatcher for a while."""
+    found = [compiler.dispatcher for compiler in list(_compilers)]
+    return [dispatcher for dispatcher in found if dispatcher is not None]
 
 
 def live_entries() -> list[EntryRecord]:

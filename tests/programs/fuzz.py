@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jitshape import compiler as compiling
+from jitshape.compiler import live_dispatchers
 from jitshape.frontend._evalframe import Dispatcher
 from jitshape.frontend.capture import is_library
 from jitshape.frontend.checks import Holds, Is
@@ -112,22 +112,22 @@ class Fuzzer:
             return "raises", isinstance(error, Marked)
 
     def run(self, limit: int | None = None, seed: int = 0) -> Report:
-        compilers = list(compiling._compilers)
-        former = [compiler.dispatcher.miss for compiler in compilers]
+        dispatchers = live_dispatchers()
+        former = [dispatcher.miss for dispatcher in dispatchers]
         todo = list(self.changes())
         if limit is not None and len(todo) > limit:
             todo = random.Random(seed).sample(todo, limit)
         report = Report()
         try:
-            for compiler in compilers:
-                compiler.dispatcher.miss = missed
+            for dispatcher in dispatchers:
+                dispatcher.miss = missed
             self.compare()
             for change in todo:
                 self.judge(change, report)
             self.compare()
         finally:
-            for compiler, miss in zip(compilers, former):
-                compiler.dispatcher.miss = miss
+            for dispatcher, miss in zip(dispatchers, former):
+                dispatcher.miss = miss
         return report
 
     def compare(self) -> None:
