@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 
 import pytest
-import torch
 
 import jitshape
 from jitshape.errors import BadDimension, BadMark, JitshapeError
 from jitshape.frontend.marks import _varying, marks_of, note_varying, varying_dims
+
+torch = pytest.importorskip("torch")
 
 
 def test_marks_of_one_tensor():
