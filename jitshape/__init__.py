@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import time
+
 from jitshape.api import (
     allow_in_graph,
     compile,
@@ -27,6 +29,7 @@ from jitshape.api import (
 from jitshape.dims import Dim
 
 __version__ = "0.1.0"
+IMPORTED_AT = time.time()  # files of jitshape that change later are not the code that runs
 __all__ = [
     "Dim",
     "allow_in_graph",

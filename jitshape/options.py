@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -85,4 +86,7 @@ def cache_folder() -> Path:
     named = environment("CACHE_DIR")
     if named:
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jitshape"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jitshape"
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir()) / f"jitshape-{os.getuid()}"

@@ -27,7 +27,7 @@ import torch
 from jitshape.backend.anomaly import check_gradients
 from jitshape.backend.autograd import contract_of, make_autograd_callable, with_consumed
 from jitshape.backend.compile import Program, compile_graph, takes_list
-from jitshape.cache import CompiledGraph, GraphCache, graph_key
+from jitshape.cache.graphs import CompiledGraph, GraphCache, graph_key
 from jitshape.errors import BadBackend, InternalError
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture

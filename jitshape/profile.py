@@ -23,16 +23,15 @@ import datetime
 import hashlib
 import json
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from jitshape.cache.folder import locked, make_folder, write_whole
 from jitshape.observe import logs
 from jitshape.options import cache_folder, environment
 
@@ -152,46 +151,17 @@ def text_of(functions: Mapping[str, Function]) -> str:
     return json.dumps({"format": FORMAT, "version": VERSION, "functions": rows}, indent=1)
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Alone among processes with `path`; waits LOCK_SECONDS at most, then goes on: what is lost is
-    what another process learned, never the file."""
-    with open(path.with_name(path.name + ".lock"), "a") as file:
-        try:
-            import fcntl
-        except ImportError:  # no lock on this system
-            yield
-            return
-        give_up = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > give_up:
-                    break
-                time.sleep(0.01)
-        yield  # closing the file unlocks it
-
-
 def write(path: Path, learned: Mapping[str, Function]) -> None:
     """Join `learned` with what the file has now.  Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path):
+    make_folder(path.parent)
+    with locked(path, LOCK_SECONDS):  # without it, what another process learned may be lost
         functions = read(path, quietly=True)
         for key, function in learned.items():
             if key in functions:
                 functions[key].join(function)
             else:
                 functions[key] = function
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text_of(functions))
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_whole(path, [text_of(functions).encode()], path.parent)
 
 
 # ---- this run

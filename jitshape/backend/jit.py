@@ -7,37 +7,17 @@ the process is changed but the table of symbols that LLVM may link to.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 
 from jitshape.backend import runtime
 from jitshape.backend.codegen.cpu import write_kernel
+from jitshape.backend.host import host
 from jitshape.backend.loops import Kernel
 
 _lock = threading.Lock()  # llvmlite's own calls are serialised anyway
-
-
-@dataclass(frozen=True)
-class Host:
-    """The processor code is made for; `lanes` f32 fit one register."""
-
-    name: str
-    features: str
-    triple: str
-    lanes: int
-
-
-@functools.cache
-def host() -> Host:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features()
-    lanes = 16 if features.get("avx512f") else (8 if features.get("avx2") else 4)
-    return Host(llvm.get_host_cpu_name(), features.flatten(), llvm.get_process_triple(), lanes)
 
 
 class Engine:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import jitshape
-from jitshape.cache import CompiledGraph, GraphCache
+from jitshape.cache.graphs import CompiledGraph, GraphCache
 from tests.programs.compare import assert_same
 
 
