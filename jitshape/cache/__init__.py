@@ -1,1 +1,1 @@
-"""The levels below the frame cache: graphs in memory (`graphs`), everything else on disk (`store`)."""
+"""The levels below the frame cache: graphs in memory (`graphs`), all else on disk (`store`)."""

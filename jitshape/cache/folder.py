@@ -50,7 +50,7 @@ def folder_fault(path: Path) -> str | None:
 def write_whole(path: Path, parts: list[bytes], temporary: Path) -> None:
     """Write `parts` to `path` so that readers see the old file or the new one.  `temporary` is a
     folder of the same file system for what is not finished.  Raises OSError."""
-    unfinished = temporary / f"{os.getpid()}-{os.urandom(8).hex()}"
+    unfinished = temporary / f"{path.name}.{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     handle = os.open(unfinished, flags, 0o600)
     try:
