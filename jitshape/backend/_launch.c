@@ -209,6 +209,7 @@ static PyTypeObject LauncherType = {
     .tp_members = launcher_members,
 };
 
+#include "_empty.h"
 #include "_gemm.h"
 
 static PyObject *
@@ -241,6 +242,8 @@ static PyMethodDef methods[] = {
     {"use_exchange", use_exchange, METH_O,
      "use_exchange(capsule or None): read tensors through this table; whether it can be used."},
     {"data_address", data_address, METH_O, "data_address(tensor): its data pointer."},
+    {"use_aten", use_aten, METH_VARARGS,
+     "use_aten(empty, data, forget, wrap): the addresses that Empty calls; zeros for none."},
     {NULL},
 };
 
@@ -255,14 +258,16 @@ static struct PyModuleDef module_def = {
 PyMODINIT_FUNC
 PyInit__launch(void)
 {
-    if (PyType_Ready(&LauncherType) < 0 || PyType_Ready(&GemmType) < 0) {
+    if (PyType_Ready(&LauncherType) < 0 || PyType_Ready(&GemmType) < 0 ||
+        PyType_Ready(&EmptyType) < 0) {
         return NULL;
     }
     data_ptr_name = PyUnicode_InternFromString("data_ptr");
     PyObject *module = PyModule_Create(&module_def);
     if (module == NULL || data_ptr_name == NULL ||
         PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) < 0 ||
-        PyModule_AddObjectRef(module, "Gemm", (PyObject *)&GemmType) < 0) {
+        PyModule_AddObjectRef(module, "Gemm", (PyObject *)&GemmType) < 0 ||
+        PyModule_AddObjectRef(module, "Empty", (PyObject *)&EmptyType) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from jitshape.backend.blas import Product, product
+from jitshape.backend.empty import empty_of
 from jitshape.backend.externs import extern_callable, gives_row, with_strides
 from jitshape.backend.faults import check_faults, new_fault
 from jitshape.backend.kernels import KernelCall
@@ -238,12 +239,14 @@ class ProgramWriter:
         if source is not None:
             self.lines.append(f"{name} = {self.name(source)}; del {self.name(source)}")
             return
-        dtype = self._bind_global(type_.dtype, SHORT[type_.dtype], type_.dtype)
-        where = ""
-        if type_.device.type != "cpu":
-            where = f", device={self._constant(type_.device)}"
         shape, strides = self.sizes(type_.shape), self.sizes(type_.strides)
-        self.lines.append(f"{name} = empty({shape}, {strides}, dtype={dtype}{where})")
+        if type_.device.type == "cpu":
+            wish = f"empty_{SHORT[type_.dtype]}"
+            empty = self._bind_global(("empty", type_.dtype), wish, empty_of(type_.dtype))
+            self.lines.append(f"{name} = {empty}({shape}, {strides})")
+            return
+        dtype, device = self._constant(type_.dtype), self._constant(type_.device)
+        self.lines.append(f"{name} = empty({shape}, {strides}, dtype={dtype}, device={device})")
 
     def _extern(self, node: Node) -> None:
         found = product(node, self.algebra)
