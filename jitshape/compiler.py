@@ -105,6 +105,7 @@ class Compiler:
 
     def forget(self) -> None:
         self.entries.clear()
+        self.continuations.vain, self.continuations.graphs = 0, False
 
     # ---- a call that no entry serves
 
@@ -142,9 +143,10 @@ class Compiler:
             self.lock.release()
 
     def _compiles_in_vain(self) -> bool:
-        """Whether calls bring ever new entries (of which the user was told), none with a graph."""
+        """Whether calls bring ever new entries (of which the user was told), none with a graph:
+        of this function, or of the pieces that a function with breaks is in."""
         most = self.options.recompile_limit * (4 if _force is None else 8)
-        return self.entries.compiles > most and not self.entries.programs()
+        return self.continuations.vain > most and not self.continuations.graphs
 
     def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> TailCall:
         """The call without compiled code."""
@@ -175,8 +177,10 @@ class Compiler:
             )
         missed = nearest_miss(self.entries.guards(), slots) if failures else ()
         if failures:
-            reasons = "\n".join(f"  {failure}" for failure in failures)
-            logs.log("recompiles", f"{self.name} ({self.where()})\n{reasons}")
+            if logs.enabled("recompiles"):
+                reasons = "\n".join(f"  {failure}" for failure in failures)
+                logs.log("recompiles", f"{self.name} ({self.where()})\n{reasons}")
+            self.continuations.vain += 1
         start = time.thread_time()
         try:
             made = self._made_for(slots)
@@ -201,6 +205,7 @@ class Compiler:
             entry = self.assumptions.checked(entry, len(slots))
         program, entry = self._shadowed(made.program, entry)
         self.entries.add(program, entry, made.compiled)
+        self.continuations.graphs |= made.compiled is not None
         self._tell(made, failures, missed, time.thread_time() - start)
         if made.capture.policy.became_dynamic():
             dynamic.learn(program_code(self.function.__code__, slots))

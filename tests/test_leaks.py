@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import jitshape
+from jitshape.frontend.breaks import Continuations
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +111,27 @@ def blocks_after(call: Callable[[], object], times: int, collect: bool = False) 
 
 def scaled(x: torch.Tensor, table: dict, *more: float) -> dict:
     return {"y": x * table["k"] + sum(more), "x": x}
+
+
+def test_a_loop_with_a_break_is_freed() -> None:
+    """Its piece breaks where it goes on itself."""
+
+    def f(n: int) -> int:
+        for _ in range(n):
+            print(end="")
+        return n
+
+    before = count_continuations()
+    compiled = jitshape.compile(f)
+    assert compiled(3) == 3
+    assert count_continuations() == before + 1
+    del compiled
+    assert count_continuations() == before
+
+
+def count_continuations() -> int:
+    gc.collect()
+    return sum(type(each) is Continuations for each in gc.get_objects())
 
 
 def test_calls_with_fresh_inputs_leave_nothing() -> None:

@@ -11,6 +11,7 @@ Invariant: handlers, tracebacks and order of evaluation are those of plain execu
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,14 +52,18 @@ FRAMES_TOGETHER = 16  # more of a deep recursion go on in pieces of their own
 @dataclass
 class Continuations:
     """The resume functions of one user function, made once per position, and compiled where they
-    are called as such.  `varying`: by function, the sources in its frames whose numbers were
-    symbolic at a break."""
+    are called as such.  `bridges`: the functions that lead to them.  `varying`: by function, the
+    sources in its frames whose numbers were symbolic at a break.  `vain` counts calls that the entries there were did not
+    serve, `graphs`: some entry has a graph."""
 
     compile: Callable[[FunctionType], Callable]
     made: dict[tuple, FunctionType] = field(default_factory=dict)
+    bridges: dict[tuple, tuple[FunctionType, Any]] = field(default_factory=dict)
     compiled: dict[int, Callable] = field(default_factory=dict)  # by id of the resume function
     parts: dict[int, tuple] = field(default_factory=dict)  # what it was made of
     varying: dict[CodeType, set[str]] = field(default_factory=dict)
+    vain: int = 0
+    graphs: bool = False
 
     def resume(self, position: Position, home: Home, inner: FunctionType | None) -> FunctionType:
         """What goes on at a position in a function; with `inner`, behind the call that it stands
@@ -235,21 +240,35 @@ class Rebuilt:
         self.position = Position(frame.code, frame.start, kinds, tuple(slots))
         self.is_head = depth % FRAMES_TOGETHER == 0
         ends = calls and (depth + 1) % FRAMES_TOGETHER == 0
-        home = home_of(frame)
-        ways = self.ways(home, continuations, calls and not ends)
-        self.function = make_function(bridge_code(self.position, ways, thunk=calls), *home)
+        self.function = self.bridge(home_of(frame), continuations, calls, calls and not ends)
         self.arguments = [
             *(slots[name] for name in self.position.locals),
             *(stack[depth] for depth in self.position.live),
             *handled_exceptions(frame, stack),
         ]
 
+    def bridge(
+        self, home: Home, continuations: Continuations, calls: bool, joins: bool
+    ) -> FunctionType:
+        """The one function for this position."""
+        key = (*self.position.key, *map(id, home), self.is_head, calls, joins)
+        found = continuations.bridges.get(key)
+        if found is None:
+            ways = self.ways(home, continuations, joins)
+            made = make_function(bridge_code(self.position, ways, thunk=calls), *home)
+            found = continuations.bridges[key] = made, self.position  # alive: what ids name
+        return found[0]
+
     def ways(self, home: Home, continuations: Continuations, joins: bool) -> Ways:
-        """`joins`: the frame inside goes on together with this one."""
-        finish = continuations.entry if self.is_head else lambda function: function
+        """`joins`: the frame inside goes on together with this one.  What runs them keeps the
+        continuations alive; code objects, which no collector sees through, must not."""
+        is_head, known = self.is_head, weakref.ref(continuations)
 
         def go_on(position: Position, inner: FunctionType | None = None) -> Callable:
-            return finish(continuations.resume(position, home, inner))
+            continuations = known()
+            assert continuations is not None
+            function = continuations.resume(position, home, inner)
+            return continuations.entry(function) if is_head else function
 
         def after(position: Position) -> After:
             return After(partial(go_on, position))

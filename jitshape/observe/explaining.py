@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from jitshape.pipeline import Made
 
 
+EXPLAINED_ENTRIES = 16
+
+
 def recompile_failures(programs: Sequence[GuardProgram], slots: tuple) -> list[Failure]:
-    """For each entry, newest first, the first guard that this call fails."""
+    """For each entry, newest first, the first guard that this call fails; of many entries only
+    the newest are asked."""
     from jitshape.frontend.guards import explain
 
-    found = [explain(program, slots) for program in reversed(programs)]
+    found = [explain(program, slots) for program in reversed(programs[-EXPLAINED_ENTRIES:])]
     return [failure for failure in found if failure is not None]
 
 

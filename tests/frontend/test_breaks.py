@@ -124,7 +124,8 @@ def callee(function, *args):
 
 def run(frames, continuations=None):
     emitter = Emitter(frames[0].code)
-    build_break(frames, emitter, continuations or Continuations(lambda f: f))
+    continuations = continuations or Continuations(lambda f: f)
+    build_break(frames, emitter, continuations)
     function = emitter.finish(frames[0].globals)
     return call_finished(function, *assemble((), emitter.extract).run(()))
 
