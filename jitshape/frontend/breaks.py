@@ -53,8 +53,8 @@ FRAMES_TOGETHER = 16  # more of a deep recursion go on in pieces of their own
 class Continuations:
     """The resume functions of one user function, made once per position, and compiled where they
     are called as such.  `bridges`: the functions that lead to them.  `varying`: by function, the
-    sources in its frames whose numbers were symbolic at a break.  `vain` counts calls that the entries there were did not
-    serve, `graphs`: some entry has a graph."""
+    sources in its frames whose numbers were symbolic at a break.  `vain` counts calls that the
+    entries there were did not serve; `graphs`: some entry has a graph."""
 
     compile: Callable[[FunctionType], Callable]
     made: dict[tuple, FunctionType] = field(default_factory=dict)
