@@ -6,12 +6,14 @@ constants, modules get quick attribute reads; Python ints that changed become sy
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import jitshape.frontend.torchside.checkpoints
+import jitshape.frontend.torchside.generator
 import jitshape.frontend.torchside.gradients  # noqa: F401  registers calls of autograd
 from jitshape.frontend.sources import Source
 from jitshape.frontend.torchside.markers import look_behind
@@ -24,9 +26,11 @@ from jitshape.frontend.values.classes import PURE_GETTER_OWNERS
 from jitshape.frontend.values.constants import register_constant_type
 from jitshape.frontend.values.functions import (
     PURE_OWNERS,
+    BuiltinValue,
     FunctionValue,
     guard_code,
     is_made_by_each_call,
+    is_pure,
 )
 from jitshape.frontend.values.storage import guard_identity, guard_type
 
@@ -108,3 +112,11 @@ def wrap_other(m: Machine, real: Any, source: Source | None) -> Value:
     if is_kernel(real):
         return Kernel(type(real), real, guard_identity(m, real, source))
     return _plain_object(m, real, source)
+
+
+@wraps(functools._lru_cache_wrapper)
+def wrap_cached(m: Machine, real: Any, source: Source | None) -> Value:
+    """A function of torch's that tells what does not change; others fill their caches."""
+    if is_pure(real):
+        return BuiltinValue(real, guard_identity(m, real, source))
+    return wrap_other(m, real, source)

@@ -5,6 +5,7 @@ from jitshape.ir.ops import (  # noqa: F401
     activations,
     attention,
     factories,
+    generator,
     indexing,
     losses,
     matmul,
