@@ -29,11 +29,12 @@ class Options:
     recompile_limit: int = 16
     unroll_limit: int = 4096
     memory_plan: bool = True
+    cache: bool = True
     name: str | None = None
     dynamic_shapes: ShapeSpec | None = None
 
 
-SETTABLE = ("suppress_errors", "recompile_limit", "unroll_limit", "memory_plan")
+SETTABLE = ("suppress_errors", "recompile_limit", "unroll_limit", "memory_plan", "cache")
 
 
 def make_options(options: Mapping[str, Any] | None = None, **named: Any) -> Options:

@@ -28,6 +28,7 @@ from jitshape.backend.anomaly import check_gradients
 from jitshape.backend.autograd import contract_of, make_autograd_callable, with_consumed
 from jitshape.backend.compile import Program, compile_graph, takes_list
 from jitshape.cache.graphs import CompiledGraph, GraphCache, graph_key
+from jitshape.cache.store import open_store
 from jitshape.errors import BadBackend, InternalError
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
@@ -396,7 +397,10 @@ def generate(graph: Graph, options: Options) -> Program:
         program = Program(takes_list(graph, users_program(graph, backend)))
     else:
         with stage("generate"):
-            program = compile_graph(graph, backend=backend, memory_plan=options.memory_plan)
+            store = open_store() if options.cache else None
+            program = compile_graph(
+                graph, backend=backend, memory_plan=options.memory_plan, store=store
+            )
     counters.count("graphs")
     counters.count("kernels", len(program.kernels))
     for op, calls in program.externs.items():

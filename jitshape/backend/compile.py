@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitshape.backend.codegen.program import Call, ProgramWriter
 from jitshape.backend.externs import has_out, may_alias
@@ -34,6 +34,9 @@ from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, IntExpr, Size
 from jitshape.ir.types import TensorType, numel
+
+if TYPE_CHECKING:
+    from jitshape.cache.store import Store
 
 _files = itertools.count()
 MOST_NAMED = 4  # ops in a kernel's name
@@ -83,10 +86,14 @@ class Program:
 
 
 def compile_graph(
-    graph: Graph, *, backend: str | Callable[[Graph], Callable] = "cpu", memory_plan: bool = True
+    graph: Graph,
+    *,
+    backend: str | Callable[[Graph], Callable] = "cpu",
+    memory_plan: bool = True,
+    store: Store | None = None,
 ) -> Program:
     """Compile `graph` for "cpu" or "triton" ("interpret": numpy); "eager" runs it with ATen; a
-    callable makes the function to call itself."""
+    callable makes the function to call itself.  `store` keeps kernels for later processes."""
     if callable(backend):
         return Program(takes_list(graph, backend(graph)))
     if backend == "eager":
@@ -96,7 +103,7 @@ def compile_graph(
     calls = _calls(plan)
     steps, memory = _memory(plan, calls, memory_plan)
     kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
-    launch = _shared(backend, kernels)
+    launch = _shared(backend, kernels, store)
     writer = ProgramWriter(graph, plan.algebra, calls, memory, launch)
     source = writer.write()
     infos = tuple(
@@ -160,13 +167,13 @@ def simplify_sizes(graph: Graph) -> None:
     graph.outputs = [output(x) for x in graph.outputs]
 
 
-def _shared(backend: str, kernels: Sequence[Kernel]) -> list[Launcher]:
+def _shared(backend: str, kernels: Sequence[Kernel], store: Store | None) -> list[Launcher]:
     """A launcher for each kernel; equal kernels share theirs."""
     unique: dict[Hashable, Kernel] = {}
     keys = [kernel_key(kernel) for kernel in kernels]
     for key, kernel in zip(keys, kernels):
         unique.setdefault(key, kernel)
-    made = dict(zip(unique, launchers(backend, list(unique.values()))))
+    made = dict(zip(unique, launchers(backend, list(unique.values()), store)))
     return [made[key] for key in keys]
 
 

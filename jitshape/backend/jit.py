@@ -7,8 +7,10 @@ the process is changed but the table of symbols that LLVM may link to.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 
@@ -17,6 +19,10 @@ from jitshape.backend.codegen.cpu import write_kernel
 from jitshape.backend.host import host
 from jitshape.backend.loops import Kernel
 
+if TYPE_CHECKING:
+    from jitshape.cache.store import Store
+
+LEVEL = "kernel"  # of the store
 _lock = threading.Lock()  # llvmlite's own calls are serialised anyway
 
 
@@ -29,7 +35,7 @@ class Engine:
         runtime.bind_symbols(llvm.add_symbol)
         with _lock:
             machine = _target_machine()
-            module = llvm.parse_assembly(text)
+            module = llvm.parse_assembly(text if object_code is None else "")
             if object_code is None:
                 _optimise(module, machine)
             self._engine = llvm.create_mcjit_compiler(module, machine)
@@ -97,15 +103,31 @@ def _assemble(sources: Sequence[str], declarations: set[str]) -> str:
     return "\n".join(parts)
 
 
-def compile_kernels(kernels: Sequence[Kernel]) -> list[runtime.Launcher]:
-    """One module and one engine for all; names must differ."""
+def compile_kernels(
+    kernels: Sequence[Kernel], store: Store | None = None
+) -> list[runtime.Launcher]:
+    """One module and one engine for all; names must differ.  Code that `store` has is not made
+    again."""
     names = [kernel.name for kernel in kernels]
     assert len(set(names)) == len(names), f"kernels of one module need different names: {names}"
     if not kernels:
         return []
     sources, declarations = _write(kernels)
-    engine = Engine(_assemble(sources, declarations))
+    engine = _engine(_assemble(sources, declarations), store)
     return [runtime.make_launcher(k, engine, source) for k, source in zip(kernels, sources)]
+
+
+def _engine(text: str, store: Store | None) -> Engine:
+    if store is None:
+        return Engine(text)
+    key = hashlib.sha256(text.encode()).hexdigest()
+    code = store.get(LEVEL, key)
+    if code is not None:
+        return Engine(text, code)
+    engine = Engine(text)
+    if engine.object_code is not None:
+        store.put(LEVEL, key, engine.object_code)
+    return engine
 
 
 def link_kernels(kernels: Sequence[Kernel], object_code: bytes) -> list[runtime.Launcher]:

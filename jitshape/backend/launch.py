@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jitshape.backend.loops import Kernel
 
+if TYPE_CHECKING:
+    from jitshape.cache.store import Store
+
 Launcher = Callable[..., None]
 
-# A target's module has `compile_kernels(kernels) -> list[Launcher]`.
+# A target's module has `compile_kernels(kernels, store) -> list[Launcher]`.
 TARGETS = {
     "cpu": "jitshape.backend.jit",
     "triton": "jitshape.backend.triton_jit",
@@ -37,13 +40,13 @@ class Interpreted:
         interpret(self.kernel, args[: self.buffers], args[self.buffers : sizes], args[sizes:])
 
 
-def compile_kernels(kernels: Sequence[Kernel]) -> list[Launcher]:
+def compile_kernels(kernels: Sequence[Kernel], store: Store | None = None) -> list[Launcher]:
     """Launchers that interpret."""
     return [Interpreted(kernel) for kernel in kernels]
 
 
-def launchers(target: str, kernels: Sequence[Kernel]) -> list[Launcher]:
-    """Launchers of `kernels` on a target."""
+def launchers(target: str, kernels: Sequence[Kernel], store: Store | None = None) -> list[Launcher]:
+    """Launchers of `kernels` on a target; `store` keeps their code for later processes."""
     if not kernels:
         return []
-    return importlib.import_module(TARGETS[target]).compile_kernels(kernels)
+    return importlib.import_module(TARGETS[target]).compile_kernels(kernels, store)

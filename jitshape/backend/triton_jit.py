@@ -12,7 +12,7 @@ import functools
 import itertools
 import linecache
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,6 +26,9 @@ from jitshape.backend.codegen.triton_plan import (
 from jitshape.backend.codegen.triton_sizes import geometry, relevant_sizes
 from jitshape.backend.loops import Kernel
 from jitshape.backend.text import kernel_text
+
+if TYPE_CHECKING:
+    from jitshape.cache.store import Store
 
 _files = itertools.count()
 HEADER = """\
@@ -52,7 +55,7 @@ POINTERS = {
 INTERPRETED_TILE = 2**16  # elements; a program of the interpreter costs a millisecond
 
 
-def compile_kernels(kernels: Sequence[Kernel]) -> list[Launcher]:
+def compile_kernels(kernels: Sequence[Kernel], store: Store | None = None) -> list[Launcher]:
     """Launchers of `kernels`; code for a device is made when the first tensors arrive."""
     return [Launcher(kernel) for kernel in kernels]
 

@@ -20,6 +20,7 @@ import torch
 
 import jitshape
 from jitshape.backend.host import host, llvm_version
+from jitshape.backend.runtime import openmp
 from jitshape.cache.files import FORMAT_VERSION
 
 SOURCES = (".py", ".pyc", ".c", ".h", ".so")
@@ -60,6 +61,7 @@ def _lasting() -> dict[str, str]:
         "aten": torch.backends.cpu.get_cpu_capability(),
         "triton": _triton(),
         "llvm": f"{llvmlite.__version__} {llvm_version()}",
+        "openmp": " ".join(sorted(openmp())),
         "processor": f"{processor.triple} {processor.name} {processor.features}",
     }
 

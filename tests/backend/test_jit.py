@@ -4,9 +4,10 @@ import weakref
 import pytest
 import torch
 
-from jitshape.backend import _launch, runtime
+from jitshape.backend import _launch, jit, runtime
 from jitshape.backend.jit import compile_kernels, link_kernels, module_text
 from jitshape.backend.loops import Kernel
+from jitshape.cache.store import Store
 from tests.backend import kernels
 
 
@@ -31,6 +32,20 @@ def test_object_code_can_be_linked_again():
     x, out = torch.randn(4, 9), torch.empty(4, 9)
     again(x, out, 4, 9)
     torch.testing.assert_close(out, torch.softmax(x, 1))
+
+
+def test_a_store_saves_making_code(tmp_path, monkeypatch):
+    store, two = Store(tmp_path, "00" * 32), [kernels.softmax(), kernels.transpose_add()]
+    first = compile_kernels(two, store)
+    monkeypatch.setattr(jit, "_optimise", None)  # fails where code is made
+    again = compile_kernels(two, store)
+    assert [launcher.source for launcher in again] == [launcher.source for launcher in first]
+    assert again[0].engine.object_code == first[0].engine.object_code
+    x, out = torch.randn(4, 9), torch.empty(4, 9)
+    again[0](x, out, 4, 9)
+    torch.testing.assert_close(out, torch.softmax(x, 1))
+    with pytest.raises(TypeError):
+        compile_kernels(two[:1], store)
 
 
 def test_module_text_shows_the_loops_and_names_values_after_them():
