@@ -8,13 +8,15 @@ train(), eval() and assignments through either are seen by both.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from jitshape.options import Options
+
+_MARK = "_jitshape"
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 class _Handle:
@@ -26,8 +28,12 @@ class _Handle:
         self.original, self.call, self.options = original, call, options
 
 
-@functools.cache
 def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
+    """The class of wrappers of `cls`, which lives as long as one of them."""
+    return next((sub for sub in cls.__subclasses__() if _MARK in vars(sub)), None) or _made(cls)
+
+
+def _made(cls: type[nn.Module]) -> type[nn.Module]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self._jitshape.call(*args, **kwargs)
 
@@ -40,7 +46,7 @@ def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
         return _rebuild(copy.deepcopy(handle.original, memo), handle.options)
 
     namespace = {
-        "__slots__": ("_jitshape",),
+        "__slots__": (_MARK,),
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
@@ -62,7 +68,8 @@ def _rebuild(original: nn.Module, options: Options) -> nn.Module:
 def wrap_module(original: nn.Module, call: Callable, options: Options) -> nn.Module:
     """The compiled counterpart of `original`; `call(*args, **kwargs)` runs it."""
     cls = _subclass(type(original))
-    wrapper = cls.__new__(cls)
+    builtin = next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    wrapper = builtin.__new__(cls)  # the user's own __new__ ran for the original
     object.__setattr__(wrapper, "__dict__", original.__dict__)
     cls._jitshape.__set__(wrapper, _Handle(original, call, options))  # type: ignore[attr-defined]
     return wrapper
@@ -70,4 +77,4 @@ def wrap_module(original: nn.Module, call: Callable, options: Options) -> nn.Mod
 
 def is_wrapper(module: Any) -> bool:
     """Whether `module` came from `wrap_module`."""
-    return "_jitshape" in vars(type(module))
+    return _MARK in vars(type(module))

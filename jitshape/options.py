@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def make_options(options: Mapping[str, Any] | None = None, **named: Any) -> Opti
                 avoid="remove it or correct its spelling",
             )
     result = Options(**named, **(options or {}))
-    _check("backend", result.backend, BACKENDS, callable(result.backend))
+    result = replace(result, backend=_backend(result.backend))
     _check("mode", result.mode, MODES)
     _check("dynamic", result.dynamic, (None, True, False))
     if result.name is not None and type(result.name) is not str:
@@ -67,6 +67,18 @@ def make_options(options: Mapping[str, Any] | None = None, **named: Any) -> Opti
         if field.type == "int" and (type(value) is not int or value < 1):
             raise UnknownOption(f"{field.name}={value!r}", because="it must be a positive integer")
     return result
+
+
+def _backend(backend: Any) -> str | Callable:
+    """One of BACKENDS or a callable, which the name of one of torch's back ends stands for."""
+    if type(backend) is str and backend not in BACKENDS:
+        from jitshape.interop.torch_backends import TorchBackend, torch_backends
+
+        if backend in torch_backends():
+            return TorchBackend(backend)
+        _check("backend", backend, (*BACKENDS, *torch_backends()))
+    _check("backend", backend, BACKENDS, callable(backend))
+    return backend
 
 
 def _check(name: str, value: Any, allowed: tuple, also: bool = False) -> None:

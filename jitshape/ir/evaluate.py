@@ -62,7 +62,8 @@ def evaluate(
         if check:
             for out in node.outs:
                 _check(graph, node, out, values[out], sizes)
-    return _outputs(graph, inputs, concrete)
+    plain = [None if isinstance(o, (Alias, OutputAlias)) else concrete(o) for o in graph.outputs]
+    return finish_outputs(graph, inputs, plain, concrete)
 
 
 def bind_sizes(graph: Graph, inputs: Sequence[Any]) -> dict[str, int]:
@@ -161,10 +162,11 @@ def _assert(asserts: Sequence[Fact], told: set[str], sizes: dict[str, Any], numb
             raise Refuted(f"a value does not fit what follows: {what}", what)
 
 
-def _outputs(graph: Graph, inputs: Sequence[Any], concrete: Callable) -> list[Any]:
-    plain: list[Any] = [
-        None if isinstance(o, (Alias, OutputAlias)) else concrete(o) for o in graph.outputs
-    ]
+def finish_outputs(
+    graph: Graph, inputs: Sequence[Any], plain: list[Any], concrete: Callable[[Any], Any]
+) -> list[Any]:
+    """`plain`, what the nodes gave for each output and None for views, with the views in their
+    places and the inputs written.  `concrete` gives the value of a size."""
     with torch.no_grad():
         for mutation in graph.mutations:
             inputs[mutation.input].copy_(plain[mutation.output])

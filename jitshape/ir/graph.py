@@ -251,6 +251,12 @@ class Graph:
         self.nodes.insert(len(self.nodes) if before is None else before, node)
         return node
 
+    def to_fx(self) -> Any:
+        """The graph as a `torch.fx.GraphModule`, which takes and gives what its program does."""
+        from jitshape.interop.fx import to_fx
+
+        return to_fx(self)
+
     def sizes_used(self) -> list[Any]:
         """Every symbolic size and real in node arguments and types, in order of first use."""
         from jitshape.ir.symfloat import FloatExpr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 
 import torch
@@ -166,6 +167,46 @@ def test_many_instances_of_one_class_share_an_entry() -> None:
         norm, x = Norm(), torch.randn(3, 8)
         assert_same(norm(x), forward(norm, x))
     assert jitshape.stats()["compiles"] == 1
+
+
+class MadeOnce(nn.Module):
+    """Its class has a `__new__` of its own, and behind nn.Module a built-in base."""
+
+    made = 0
+
+    def __new__(cls):
+        cls.made += 1
+        return super().__new__(cls)
+
+    def forward(self, x):
+        return x + len(self.__dict__)
+
+
+class Table(nn.Module, dict):
+    def forward(self, x):
+        return x * 2
+
+
+def test_wrapping_runs_nothing_of_the_users() -> None:
+    module = MadeOnce()
+    x = torch.ones(3)
+    assert torch.equal(jitshape.compile(module)(x), module(x)) and MadeOnce.made == 1
+    assert jitshape.compile(Table())(x).tolist() == [2.0] * 3
+    traced = torch.fx.symbolic_trace(nn.Linear(3, 2))  # a class for each instance
+    assert torch.equal(jitshape.compile(traced)(x), traced(x))
+
+
+def test_wrapper_classes_go_with_their_wrappers() -> None:
+    class Local(nn.Module):
+        def forward(self, x):
+            return x
+
+    first, second = jitshape.compile(Local()), jitshape.compile(Local())
+    assert type(first) is type(second) and Local.__subclasses__() == [type(first)]
+    del first, second
+    jitshape.reset()
+    gc.collect()
+    assert Local.__subclasses__() == []
 
 
 def test_methods_and_callable_objects() -> None:
