@@ -71,6 +71,23 @@ instance_dict(PyObject *object)
     return dict;
 }
 
+static PyObject **
+class_field(PyObject *object, int field)
+{
+    PyTypeObject *type = (PyTypeObject *)object;
+    PyHeapTypeObject *heap = (PyHeapTypeObject *)object;
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
+        return NULL;
+    }
+    switch (field) {
+    case F_NAME: return &heap->ht_name;
+    case F_QUALNAME: return &heap->ht_qualname;
+    case F_MRO: return &type->tp_mro;
+    case F_BASES: return &type->tp_bases;
+    default: return NULL;
+    }
+}
+
 /* Where the object has the field, or NULL. */
 static PyObject **
 field_address(PyObject *object, int field)
@@ -83,7 +100,10 @@ field_address(PyObject *object, int field)
                : PyCFunction_Check(object) ? &((PyCFunctionObject *)object)->m_self
                                            : NULL;
     }
-    if (!PyFunction_Check(object)) {
+    if (PyType_Check(object)) {
+        return class_field(object, field);
+    }
+    if (!PyFunction_Check(object) || field > F_MODULE) {
         return NULL;
     }
     PyFunctionObject *f = (PyFunctionObject *)object;
@@ -172,7 +192,19 @@ same_elements(PyObject *a, PyObject *b)
     return same;
 }
 
-/* Exact type and value of immutable builtins, sets of them; floats by bits.  Runs no user code. */
+static int
+same_objects(PyObject *a, PyObject *b)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(a);
+    int same = n == PyTuple_GET_SIZE(b);
+    while (same && n-- > 0) {
+        same = PyTuple_GET_ITEM(a, n) == PyTuple_GET_ITEM(b, n);
+    }
+    return same;
+}
+
+/* Exact type and value of immutable builtins, sets of them, tuples of the same objects; floats by
+bits.  Runs no user code. */
 static int
 exactly_equal(PyObject *a, PyObject *b)
 {
@@ -192,6 +224,9 @@ exactly_equal(PyObject *a, PyObject *b)
     }
     if (PyUnicode_CheckExact(a) || PyLong_CheckExact(a) || PyBytes_CheckExact(a)) {
         return PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+    }
+    if (PyTuple_CheckExact(a)) {
+        return same_objects(a, b);
     }
     return PySet_CheckExact(a) && same_elements(a, b);
 }

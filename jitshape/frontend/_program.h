@@ -146,7 +146,7 @@ parse_step(Program *p, Step *s, PyObject *t)
     if (op < 0 || op > OP_PREDICATE || dst < 0 || a < 0 || b < 0 || dst > 65535 ||
         (!is_check && op != OP_TRUE_ && dst >= limit) || (a && a >= operands) ||
         (b && b >= operands) || (op == OP_SLOT && (number < 0 || number >= p->n_slots)) ||
-        ((op == OP_FIELD || op == OP_NULL_FIELD) && (number < 0 || number > F_SELF))) {
+        ((op == OP_FIELD || op == OP_NULL_FIELD) && (number < 0 || number >= N_FIELDS))) {
         PyErr_Format(PyExc_ValueError, "malformed step %R", t);
         return -1;
     }

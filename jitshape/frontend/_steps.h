@@ -25,13 +25,14 @@ enum Op {
 #undef X
 };
 
-enum Field { /* nine of functions; of cells; of methods */
+enum Field { /* nine of functions, of which classes have the names; of cells; methods; classes */
     F_CODE, F_DEFAULTS, F_KWDEFAULTS, F_CLOSURE, F_GLOBALS, F_NAME, F_QUALNAME, F_DOC, F_MODULE,
-    F_CELL, F_SELF
+    F_CELL, F_SELF, F_MRO, F_BASES, N_FIELDS
 };
 static const char *const FIELD_NAMES[] = {
     "__code__",     "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__name__",
-    "__qualname__", "__doc__",      "__module__",     "cell_contents", "__self__"};
+    "__qualname__", "__doc__",      "__module__",     "cell_contents", "__self__",
+    "__mro__",      "__bases__"};
 
 typedef struct {
     int32_t op, dst, a, b;

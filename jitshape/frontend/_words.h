@@ -217,7 +217,8 @@ pin(Builder *b, Step *s, PyObject *value)
         return 1;
     }
     if (!PyUnicode_CheckExact(value) && !PyLong_CheckExact(value) && !PyFloat_CheckExact(value) &&
-        !PyBytes_CheckExact(value) && !PyComplex_CheckExact(value)) {
+        !PyBytes_CheckExact(value) && !PyComplex_CheckExact(value) &&
+        !PyTuple_CheckExact(value)) {
         return 0;
     }
     b->made->pins[b->made->n_pins++] = Py_NewRef(value);

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jitshape.frontend.sources import Source
+from jitshape.frontend.sources import Source, class_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +201,34 @@ class SpecialMethods(Check):
 
     def text(self, source: Source) -> str:
         return f"{source} has the same special methods"
+
+
+def told(field: Any) -> Any:
+    return tuple(map(id, field)) if type(field) is tuple else field
+
+
+@dataclass(frozen=True, eq=False)
+class Definition(Check):
+    """The class has the very names, and the order of bases, that it was met with: what the
+    machine reads of a class beyond the attributes that it looks up."""
+
+    fields: tuple[tuple[str, Any], ...]
+
+    def key(self) -> tuple:
+        """Texts by value; classes by identity, since a metaclass may define `==`."""
+        return tuple(told(value) for _, value in self.fields)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Definition) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def changed(self, cls: type) -> list[str]:
+        return [n for n, value in self.fields if told(class_field(cls, n)) != told(value)]
+
+    def text(self, source: Source) -> str:
+        return f"{source} has the same name and bases"
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,10 @@ class Assembler:
         for name in check.absent:
             self.simple("NO_TYPE_ATTRIBUTE", source, object=name)
 
+    def definition(self, source: Source, check: C.Definition) -> None:
+        for name, value in check.fields:
+            self.simple("EQUALS", S.Field(source, name), object=value)
+
     def null_field(self, source: Source, check: C.NullField) -> None:
         name, base = source.name, source.base  # type: ignore[attr-defined]
         if name in FIELDS:
@@ -335,6 +339,7 @@ CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
         "NO_TYPE_ATTRIBUTE", source, object=check.name
     ),
     C.SpecialMethods: Assembler.special_methods,
+    C.Definition: Assembler.definition,
     C.NullField: Assembler.null_field,
     C.MethodIs: lambda asm, source, check: asm.simple("METHOD", source, object=check.object),
     C.TensorMatches: Assembler.tensor,

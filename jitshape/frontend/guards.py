@@ -17,6 +17,7 @@ from jitshape.frontend._evalframe import Program
 from jitshape.frontend.checks import (
     Ambient,
     Check,
+    Definition,
     Guard,
     Holds,
     NullField,
@@ -111,12 +112,16 @@ READERS: dict[type, Callable[[Any, Any], Any]] = {
     S.Item: lambda source, base: base[source.index],
     S.TypeOf: lambda source, base: type(base),
     S.InstanceDict: lambda source, base: base.__dict__,
-    S.Key: lambda source, base: dict.__getitem__(base, source.key),
+    S.Key: lambda source, base: (
+        dict.__getitem__(base, source.key) if isinstance(base, dict) else base[source.key]
+    ),
     S.TypeAttribute: lambda source, base: next(
         c.__dict__[source.name] for c in base.__mro__ if source.name in c.__dict__
     ),
     S.Slot: lambda source, base: getattr(base, source.name),
-    S.Field: lambda source, base: getattr(base, source.name),
+    S.Field: lambda source, base: (
+        S.class_field(base, source.name) if isinstance(base, type) else getattr(base, source.name)
+    ),
     S.Getter: lambda source, base: getattr(base, source.name),
 }
 NUMBERS: dict[str, Callable[[Any, int], Any]] = {
@@ -158,7 +163,7 @@ def observed(guard: Guard, slots: tuple) -> str:
         return "nothing there"
     if isinstance(check, NullField):
         return "it holds an object"
-    if isinstance(check, SpecialMethods):
+    if isinstance(check, (Definition, SpecialMethods)):
         return f"changed: {', '.join(check.changed(value))}"
     if type(value) in (dict, list, tuple, set):
         return f"a {type(value).__name__} of {len(value)}"

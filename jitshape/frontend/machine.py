@@ -120,6 +120,7 @@ class Machine(Protocols):
         self._cells: dict[int, Cell] = {}
         self._scopes: dict[int, Scope] = {}
         self._lookups: dict[tuple[type, str], Value | None] = {}
+        self._defined: set[type] = set()
         self._special: set[type] = set()
         self._generic: dict[tuple[type, str], bool] = {}
         self._locations: dict[tuple[int, int], Location] = {}

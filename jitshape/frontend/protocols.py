@@ -8,14 +8,22 @@ Invariant: whatever is read from a class that can change is guarded (`TypeAttrib
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import operator
 import sys
 from types import FunctionType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jitshape.frontend.checks import Distinct, NoTypeAttribute, SpecialMethods
-from jitshape.frontend.sources import Held, TypeAttribute
+from jitshape.frontend.checks import (
+    AMBIENT,
+    Ambient,
+    Definition,
+    Distinct,
+    NoTypeAttribute,
+    SpecialMethods,
+)
+from jitshape.frontend.sources import Held, TypeAttribute, class_field
 from jitshape.frontend.values.base import Raised, Value
 
 if TYPE_CHECKING:
@@ -36,6 +44,8 @@ SPECIAL_METHODS = tuple(
         | {f"__{name}__" for name in _MORE.split()}
     )
 )
+
+DEFINITION = ("__name__", "__qualname__", "__mro__")
 
 _NAMES = {
     "+": "add",
@@ -67,6 +77,9 @@ COMPARE = {
 SWAPPED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 _MISSING: Any = object()
 _NO_DICT = " and no __dict__ for setting new attributes" if sys.version_info >= (3, 13) else ""
+
+
+AMBIENT["abc_registrations"] = abc.get_cache_token
 
 
 def class_attribute(cls: type, name: str) -> Any:
@@ -141,6 +154,7 @@ class Protocols:
 
     if TYPE_CHECKING:
         frame: Frame | None
+        _defined: set[type]
         _generic: dict[tuple[type, str], bool]
         _lookups: dict[tuple[type, str], Value | None]
         _special: set[type]
@@ -185,6 +199,17 @@ class Protocols:
         cls = value.python_type()
         self.guard_class(cls, name)
         return hasattr(cls, name)
+
+    def guard_definition(self, cls: type) -> None:
+        """The class, if it can change, must keep its names and its bases."""
+        if cls not in self._defined and not cls.__flags__ & IMMUTABLE_TYPE:
+            self._defined.add(cls)
+            fields = tuple((name, class_field(cls, name)) for name in DEFINITION)
+            self.guard(Held(cls, cls.__qualname__), Definition(fields))
+
+    def guard_registrations(self) -> None:
+        """No class may be registered with an abstract base class from now on."""
+        self.guard(None, Ambient("abc_registrations", abc.get_cache_token()))
 
     def guard_special_methods(self, cls: type) -> None:
         """For classes that values ask natively which methods they override."""
@@ -238,6 +263,8 @@ class Protocols:
         if left is right or not issubclass(right, left):
             return False
         name = REFLECTED[op]
+        self.guard_class(left, name)
+        self.guard_class(right, name)
         mine = class_attribute(right, name)
         return mine is not _MISSING and mine is not class_attribute(left, name)
 
@@ -265,8 +292,7 @@ class Protocols:
         """The rich comparison `a op b`."""
         left, right = a.python_type(), b.python_type()
         swapped, result = SWAPPED[op], NotImplemented
-        first = left is not right and issubclass(right, left)
-        first = first and class_attribute(right, COMPARE[swapped]) is not _MISSING
+        first = left is not right and issubclass(right, left) and self.defines(b, COMPARE[swapped])
         if first:
             result = b.compare(self, swapped, a)
         if result is NotImplemented:
@@ -486,7 +512,7 @@ class Protocols:
 
     def default_getattr(self, value: Value, name: str) -> Value:
         cls = value.python_type()
-        if self._is_generic(cls, "__getattribute__"):
+        if self.is_generic(cls, "__getattribute__"):
             found = self.generic_getattr(value, name)
             if found is not None:
                 return found
@@ -499,7 +525,7 @@ class Protocols:
                 raise
         return self.call(hook, [value, self.const(name)], {})
 
-    def _is_generic(self, cls: type, slot: str) -> bool:
+    def is_generic(self, cls: type, slot: str) -> bool:
         """Whether attributes of instances are read or written as `object` does it; guarded."""
         known = self._generic.get((cls, slot))
         if known is None:
@@ -550,7 +576,7 @@ class Protocols:
 
     def default_setattr(self, value: Value, name: str, item: Value) -> None:
         cls = value.python_type()
-        if not self._is_generic(cls, "__setattr__"):
+        if not self.is_generic(cls, "__setattr__"):
             method = self.type_lookup(cls, "__setattr__")
             self.call(method, [value, self.const(name), item], {})
         else:
@@ -571,7 +597,7 @@ class Protocols:
 
     def default_delattr(self, value: Value, name: str) -> None:
         cls = value.python_type()
-        if not self._is_generic(cls, "__delattr__"):
+        if not self.is_generic(cls, "__delattr__"):
             method = self.type_lookup(cls, "__delattr__")
             self.call(method, [value, self.const(name)], {})
         else:
@@ -595,7 +621,7 @@ class Protocols:
     def _no_such_slot(self, cls: type, name: str, descriptor: Value | None) -> NoReturn:
         if descriptor is not None:
             self.throw(AttributeError, f"'{cls.__name__}' object attribute '{name}' is read-only")
-        more = _NO_DICT if self._is_generic(cls, "__setattr__") else ""
+        more = _NO_DICT if self.is_generic(cls, "__setattr__") else ""
         self.throw(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'{more}")
 
     # ---- descriptors

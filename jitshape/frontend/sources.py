@@ -179,7 +179,13 @@ FIELDS = {
     "property": ("fget", "fset", "fdel"),
     "staticmethod": ("__func__",),
     "classmethod": ("__func__",),
+    "class": ("__name__", "__qualname__", "__mro__", "__bases__"),
 }
+
+
+def class_field(cls: type, name: str) -> Any:
+    """A field of the struct of a class, past any attribute of that name that its metaclass has."""
+    return vars(type)[name].__get__(cls)
 
 
 @path

@@ -267,6 +267,48 @@ def of_class(cls: type, text: str, names: set[str]) -> Iterator[Change]:
                 shadow = setting_attribute(cls, name, property(marked))
                 yield Change(f"{text}.{name} is a new property", shadow)
 
+    if own:
+        yield from of_definition(cls, text, names)
+
+
+def of_definition(cls: type, text: str, names: set[str]) -> Iterator[Change]:
+    """Names and bases of a class, and whether it can be instantiated."""
+    for name in ("__module__", "__doc__"):
+        yield Change(f"{text}.{name} = 'Another'", setting_attribute(cls, name, "Another"))
+    for name in ("__name__", "__qualname__"):
+        yield Change(f"{text}.{name} = 'Another'", setting_field(cls, name, "Another"))
+    abstract = setting_attribute(cls, "__abstractmethods__", frozenset({"missing"}))
+    yield Change(f"{text} is abstract", abstract)
+    for index, base in enumerate(cls.__bases__):
+        if base is not object and base.__flags__ & HEAP_TYPE:
+            bases = list(cls.__bases__)
+            with suppress(Exception):  # some metaclasses have rules of their own
+                bases[index] = twin_of(base)
+                made = setting_field(cls, "__bases__", tuple(bases))
+                yield Change(f"{text} has a twin of base {index}", made)
+    hiding = {n: marked for n in names | set(SPECIAL) if callable(getattr(cls, n, None))}
+    for name in hiding:
+        if name not in vars(cls) and cls.__bases__ != (object,):
+            first = type("First", (), {name: marked})
+            made = setting_field(cls, "__bases__", (first, *cls.__bases__))
+            yield Change(f"{text} has a first base with {name}", made)
+
+
+def twin_of(cls: type) -> type:
+    own = {n: v for n, v in vars(cls).items() if n not in ("__dict__", "__weakref__")}
+    return type(cls)(cls.__name__, cls.__bases__, own)
+
+
+def setting_field(cls: type, name: str, value: Any) -> Callable[[], Callable[[], None]]:
+    field = vars(type)[name]
+
+    def make() -> Callable[[], None]:
+        old = field.__get__(cls)
+        field.__set__(cls, value)
+        return lambda: field.__set__(cls, old)
+
+    return make
+
 
 def of_instance(value: Any, text: str, names: set[str]) -> Iterator[Change]:
     cls = type(value)
@@ -361,9 +403,23 @@ def of_tensor(tensor: torch.Tensor, text: str) -> Iterator[Change]:
             return lambda: tensor.requires_grad_(not tensor.requires_grad)
 
         yield Change(f"{text}.requires_grad_()", toggle)
+        yield from of_leaf(tensor, text)
     for other in other_tensors(tensor.detach()):
         if other.dtype == tensor.dtype and not tensor.is_inference():
             yield Change(f"{text}.data = {short(other)}", with_data(other))
+
+
+def of_leaf(tensor: torch.Tensor, text: str) -> Iterator[Change]:
+    """What autograd keeps with a leaf."""
+
+    def graded() -> Callable[[], None]:
+        old = tensor.grad
+        tensor.grad = None if old is not None else torch.ones_like(tensor)
+        return lambda: setattr(tensor, "grad", old)
+
+    yield Change(f"{text}.grad", graded)
+    if tensor.requires_grad:
+        yield Change(f"{text}.register_hook()", lambda: tensor.register_hook(marked).remove)
 
 
 def shared_memory(tensors: list[tuple[torch.Tensor, str]]) -> Iterator[Change]:
@@ -396,7 +452,12 @@ def of_module(module: nn.Module, text: str) -> Iterator[Change]:
     def registering(register: Callable[[], Any]) -> Callable[[], Callable[[], None]]:
         return lambda: register().remove
 
-    for name in ("register_forward_hook", "register_forward_pre_hook"):
+    for name in (
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+    ):
         hook = getattr(module, name)
         yield Change(f"{text}.{name}()", registering(lambda hook=hook: hook(marked)))
 
@@ -426,8 +487,21 @@ def ambient() -> Iterator[Change]:
     yield Change("autocast", entering(lambda: torch.autocast("cpu", torch.bfloat16)))
     dtype = setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64)
     yield Change("default dtype", dtype)
-    hooks = nn.modules.module.register_module_forward_pre_hook
-    yield Change("a global module hook", lambda: hooks(marked).remove)
+    device = setting(lambda: None, torch.set_default_device, torch.device("meta"))
+    yield Change("default device", device)
+    deterministic = setting(
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
+    )
+    yield Change("deterministic algorithms", deterministic)
+    off = torch.autocast("cpu", enabled=False)
+    yield Change("autocast is disabled", entering(lambda: off))
+    saved = torch.autograd.graph.saved_tensors_hooks
+    yield Change("hooks on saved tensors", entering(lambda: saved(marked, marked)))
+    anomaly = setting(torch.is_anomaly_enabled, torch._C._set_anomaly_enabled, True)
+    yield Change("anomaly mode", anomaly)
+    for name in ("forward_pre", "forward", "full_backward", "full_backward_pre"):
+        hooks = getattr(nn.modules.module, f"register_module_{name}_hook")
+        yield Change(f"a global {name} hook", lambda hooks=hooks: hooks(marked).remove)
 
 
 def short(value: Any) -> str:

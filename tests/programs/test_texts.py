@@ -25,7 +25,9 @@ def compiled(monkeypatch, capsys):
     """The kernels and the logs of a compile with symbolic sizes."""
     kernels = []
     made = jit.compile_kernels
-    monkeypatch.setattr(jit, "compile_kernels", lambda ks: kernels.extend(ks) or made(ks))
+    monkeypatch.setattr(
+        jit, "compile_kernels", lambda ks, store=None: kernels.extend(ks) or made(ks, store)
+    )
     logs.set_logs("graph,functional,guards,bytecode,dynamic")
     jitshape.reset()
     try:

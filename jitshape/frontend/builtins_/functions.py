@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
 from jitshape.frontend.builtins_.sequences import sort
-from jitshape.frontend.checks import AMBIENT, Ambient
 from jitshape.frontend.instructions import slot_names
 from jitshape.frontend.positions import origin_of
-from jitshape.frontend.protocols import class_attribute, is_generic
+from jitshape.frontend.protocols import class_attribute
 from jitshape.frontend.values.base import Break, Cell, Raised, Value, unpack, unpack_sized
 from jitshape.frontend.values.classes import ClassValue, make_super
 from jitshape.frontend.values.dicts import DictValue
@@ -72,8 +71,10 @@ def _shown_class(m: Machine, value: Value) -> Value | None:
     """`value.__class__` where the class defines that itself, or attributes are looked up by code
     of the user's."""
     actual = value.python_type()
+    if not isinstance(value, ObjectValue):
+        return None
     own = class_attribute(actual, "__class__") is not object.__dict__["__class__"]
-    if isinstance(value, ObjectValue) and (own or not is_generic(actual, "__getattribute__")):
+    if own or not m.is_generic(actual, "__getattribute__"):
         return value.getattr(m, "__class__")
     return None
 
@@ -99,15 +100,12 @@ def _pure_abc(cls: type, check: Any) -> bool:
     return module in (None, "collections.abc", "_collections_abc", "contextlib", "numbers", "os")
 
 
-AMBIENT["abc_registrations"] = abc.get_cache_token
-
-
 def _registered(m: Machine, actual: type, cls: type) -> bool:
     """`issubclass`, where `cls` may be an abstract base class.  A virtual subclass stays one, but
     any class may still become one."""
     found = issubclass(actual, cls)
     if not found and isinstance(cls, abc.ABCMeta):
-        m.guard(None, Ambient("abc_registrations", abc.get_cache_token()))
+        m.guard_registrations()
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from jitshape.frontend.frame import Frame
 from jitshape.frontend.opcodes.registry import VERSION, raw
+from jitshape.frontend.protocols import IMMUTABLE_TYPE
 from jitshape.frontend.values.base import Raised, Value
 
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22  # Py_TPFLAGS of patterns
@@ -15,14 +16,20 @@ _CLASS = "type" if VERSION < (3, 12) else "class"
 
 @raw("MATCH_SEQUENCE")
 def match_sequence(m: Any, frame: Frame, arg: int) -> None:
-    flags = frame.stack[-1].python_type().__flags__
-    frame.stack.append(m.const(bool(flags & SEQUENCE)))
+    frame.stack.append(m.const(has_flag(m, frame.stack[-1].python_type(), SEQUENCE)))
 
 
 @raw("MATCH_MAPPING")
 def match_mapping(m: Any, frame: Frame, arg: int) -> None:
-    flags = frame.stack[-1].python_type().__flags__
-    frame.stack.append(m.const(bool(flags & MAPPING)))
+    frame.stack.append(m.const(has_flag(m, frame.stack[-1].python_type(), MAPPING)))
+
+
+def has_flag(m: Any, cls: type, flag: int) -> bool:
+    """Whether patterns take instances for a sequence or mapping; a class may still become one."""
+    found = bool(cls.__flags__ & flag)
+    if not found and not cls.__flags__ & IMMUTABLE_TYPE:
+        m.guard_registrations()
+    return found
 
 
 @raw("GET_LEN")
@@ -34,7 +41,8 @@ def get_len(m: Any, frame: Frame, arg: int) -> None:
 def match_keys(m: Any, frame: Frame, arg: int) -> None:
     """[subject, keys] -> [subject, keys, tuple of values or None]"""
     subject, keys = frame.stack[-2], m.items_of(frame.stack[-1])
-    if subject.python_type().get is not dict.get:
+    m.guard_class(subject.python_type(), "get")
+    if getattr(subject.python_type(), "get", None) is not dict.get:
         m.stop("match", "a mapping pattern on a mapping with its own `get`")
     seen: set[Any] = set()
     found: list[Value] = []

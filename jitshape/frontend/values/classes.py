@@ -14,8 +14,18 @@ import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.checks import NullField
-from jitshape.frontend.sources import Field, Held, Slot, Source, TypeAttribute
+from jitshape.frontend.checks import Is, Missing, NullField
+from jitshape.frontend.protocols import IMMUTABLE_TYPE
+from jitshape.frontend.sources import (
+    Field,
+    Held,
+    InstanceDict,
+    Key,
+    Slot,
+    Source,
+    TypeAttribute,
+    class_field,
+)
 from jitshape.frontend.values.base import Break, Value, wraps
 from jitshape.frontend.values.constants import CONSTANT_TYPES, from_python
 from jitshape.frontend.values.functions import (
@@ -136,6 +146,7 @@ class ClassValue(PinnedValue, CallableValue):
         return instance
 
     def _check_abstract(self, m: Machine) -> None:
+        guard_own_entry(m, self.object, "__abstractmethods__")
         if self.object.__flags__ & (1 << 20):  # Py_TPFLAGS_IS_ABSTRACT
             raise Break("abstract_class", f"{self.object.__qualname__} is abstract")
 
@@ -145,7 +156,36 @@ def wrap_class(m: Machine, real: type, source: Source | None) -> Value:
     if real.__mro__ is None:
         raise Break("class_definition", f"{real.__qualname__} is not made yet")
     m.guard_special_methods(type(real))
+    m.guard_definition(real)
     return ClassValue(real, guard_identity(m, real, source))
+
+
+# What `type` keeps in the dict of the class, and what in its struct; other members never change.
+_OF_DICT = ("__module__", "__doc__", "__annotations__", "__abstractmethods__", "__type_params__")
+_OF_STRUCT = {"__bases__": "__bases__", "__base__": "__bases__"}
+
+
+def guard_own_entry(m: Machine, cls: type, name: str) -> None:
+    """The class itself goes on holding the very object, or nothing, under the name."""
+    if cls.__flags__ & IMMUTABLE_TYPE:
+        return
+    table = InstanceDict(Held(cls, cls.__qualname__))
+    if name in vars(cls):
+        m.guard(Key(table, name), Is(vars(cls)[name]))
+    else:
+        m.guard(table, Missing(name))
+
+
+def guard_type_member(m: Machine, cls: type, name: str) -> None:
+    """Guard what a getter of `type` answered, where `guard_definition` does not."""
+    if name == "__flags__":
+        raise Break("attribute", "type.__flags__ cannot be traced")
+    if name in _OF_DICT:
+        guard_own_entry(m, cls, name)
+    field = _OF_STRUCT.get(name)
+    if field is not None and not cls.__flags__ & IMMUTABLE_TYPE:
+        held = Held(cls, cls.__qualname__)
+        m.guard(Field(held, field), Is(class_field(cls, field)))
 
 
 # ---- descriptors
@@ -297,6 +337,8 @@ class SlotValue(DescriptorValue):
                 result = self.object.__get__(instance.constant())
             except AttributeError as error:
                 m.throw(AttributeError, *error.args)
+            if self.object.__objclass__ is type:
+                guard_type_member(m, instance.constant(), self.object.__name__)
             return from_python(m, result) if is_plain(result) else m.wrap(result, None)
         name = f"{self.object.__objclass__.__name__}.{self.object.__name__}"
         raise Break("attribute", f"{name} cannot be traced")

@@ -11,7 +11,9 @@ import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.sources import Held, InstanceDict, Source
+from jitshape.frontend.checks import LITERALS, Equals, Is
+from jitshape.frontend.protocols import class_attribute
+from jitshape.frontend.sources import Held, InstanceDict, Key, Source
 from jitshape.frontend.values.base import Value, wraps
 from jitshape.frontend.values.classes import HEAP_TYPE, HasSlots
 from jitshape.frontend.values.constants import (
@@ -136,8 +138,13 @@ class EnumValue(ConstantValue):
         return getattr(found, "__module__", "enum") == "enum"
 
     def getattr(self, m: Machine, name: str) -> Value:
-        if name in ("_name_", "_value_") or (name in ("name", "value") and self._plain(name)):
-            return m.const(getattr(self.object, name))
+        if name in ("name", "value") and self._plain(name):
+            name = f"_{name}_"
+        if name in ("_name_", "_value_"):
+            found = getattr(self.object, name)
+            check = Equals(found) if type(found) in LITERALS else Is(found)
+            m.guard(Key(InstanceDict(Held(self.object, str(self.object))), name), check)
+            return m.const(found)
         return m.default_getattr(self, name)
 
     def _plain(self, name: str) -> bool:
@@ -185,6 +192,9 @@ def wrap_enum(m: Machine, real: enum.Enum, source: Source | None) -> Value:
     return EnumValue(real, guard_identity(m, real, source))
 
 
+MODULE_GETTER = types.ModuleType.__dict__["__getattribute__"]
+
+
 class ModuleValue(PinnedValue):
     """A module: attributes are read from its dict."""
 
@@ -201,7 +211,11 @@ class ModuleValue(PinnedValue):
         return self.dictionary
 
     def getattr(self, m: Machine, name: str) -> Value:
-        if type(self.object) is not types.ModuleType or name.startswith("__"):
+        cls = type(self.object)
+        if class_attribute(cls, "__getattribute__") is not MODULE_GETTER:
+            return m.default_getattr(self, name)
+        if cls is not types.ModuleType or name.startswith("__"):
+            m.guard_class(cls, "__getattribute__")
             found = m.generic_getattr(self, name)
         else:
             found = self.attributes(m).get_named(m, name)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from types import GetSetDescriptorType, MemberDescriptorType
+from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Is, Length, TypeIs
+from jitshape.frontend.protocols import IMMUTABLE_TYPE
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Value
 
@@ -127,12 +128,14 @@ def kept(values: Iterable[Any]) -> list[Value]:
 
 def guard_type(m: Machine, real: Any, source: Source | None) -> Source:
     """Guard the exact class of the object; the source to read its contents from."""
+    cls = type(real)
+    m.guard_definition(cls)
     if isinstance(real, ASKED_NATIVELY):
-        m.guard_special_methods(type(real))
+        m.guard_special_methods(cls)
     if source is None:
-        return Held(real, name_of(real))
-    if not (isinstance(source, Held) and source.object is real):
-        m.guard(source, TypeIs(type(real)))
+        source = Held(real, name_of(real))
+    if may_change_class(cls) or not (isinstance(source, Held) and source.object is real):
+        m.guard(source, TypeIs(cls))
     return source
 
 
@@ -140,7 +143,16 @@ def guard_identity(m: Machine, real: Any, source: Source | None) -> Source:
     """Guard that it is the very object; contents are then read from the object held."""
     if source is not None and not (isinstance(source, Held) and source.object is real):
         m.guard(source, Is(real))
-    return Held(real, str(source) if source is not None else name_of(real))
+    held = Held(real, str(source) if source is not None else name_of(real))
+    if may_change_class(type(real)):
+        m.guard_definition(type(real))
+        m.guard(held, TypeIs(type(real)))
+    return held
+
+
+def may_change_class(cls: type) -> bool:
+    """Whether Python assigns to `__class__` of an instance."""
+    return issubclass(cls, ModuleType) or not cls.__flags__ & IMMUTABLE_TYPE
 
 
 def name_of(real: Any) -> str:
