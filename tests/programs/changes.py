@@ -497,7 +497,7 @@ def ambient() -> Iterator[Change]:
     yield Change("autocast is disabled", entering(lambda: off))
     saved = torch.autograd.graph.saved_tensors_hooks
     yield Change("hooks on saved tensors", entering(lambda: saved(marked, marked)))
-    anomaly = setting(torch.is_anomaly_enabled, torch._C._set_anomaly_enabled, True)
+    anomaly = setting(torch.is_anomaly_enabled, torch.set_anomaly_enabled, True)
     yield Change("anomaly mode", anomaly)
     for name in ("forward_pre", "forward", "full_backward", "full_backward_pre"):
         hooks = getattr(nn.modules.module, f"register_module_{name}_hook")
