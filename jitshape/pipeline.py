@@ -29,7 +29,7 @@ from jitshape.backend.autograd import contract_of, make_autograd_callable, with_
 from jitshape.backend.compile import Program, compile_graph, takes_list
 from jitshape.cache.graphs import CompiledGraph, GraphCache, graph_key
 from jitshape.cache.store import open_store
-from jitshape.errors import BadBackend, InternalError
+from jitshape.errors import BadBackend, InternalError, JitshapeError
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
 from jitshape.frontend.emit import listing
@@ -37,6 +37,9 @@ from jitshape.frontend.guards import GuardProgram, assemble
 from jitshape.frontend.leave import Exit, leave
 from jitshape.frontend.promises import check_promises
 from jitshape.frontend.sources import Local
+from jitshape.frontend.torchside.autograd_functions import function_behind
+from jitshape.frontend.torchside.called_back import program_ended
+from jitshape.frontend.torchside.hooks import check_hooked
 from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.torchside.varying import symbolic_numbers, varying_slots
@@ -91,13 +94,11 @@ def compile_call(
     refuted: Collection[str] = (),
 ) -> Made:
     """From one call to an entry."""
-    captured, exit_ = capture_and_leave(function, slots, options, continuations, refuted)
+    captured, exit_, graph = capture_and_leave(function, slots, options, continuations, refuted)
     try:
         _tell_outcome(captured, options)
         text, run, inputs, compiled, shared, shares = "", None, (), None, (), False
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
-        has_graph = exit_.keys or captured.tracer.trace.graph.nodes
-        graph = finish_graph(captured, exit_.keys) if has_graph else None
         check_promises(captured)
         if environment("VALIDATE"):
             prove_guards(captured)
@@ -132,10 +133,11 @@ def capture_and_leave(
     options: Options,
     continuations: Continuations,
     refuted: Collection[str],
-) -> tuple[Capture, Exit]:
-    """A trace and the code that leaves it.  Where a value turns out not to be able to leave, the
-    trace is made again, up to the instruction that makes the value; where the program can tell a
-    copy from a view, with what eager makes at this call."""
+) -> tuple[Capture, Exit, Graph | None]:
+    """A trace, the code that leaves it and the graph that this code needs.  Where a value turns
+    out not to be able to leave, or code that backward calls not to be able to wait for it, the
+    trace is made again, up to the instruction that made it so; where the program can tell a copy
+    from a view, with what eager makes at this call."""
     break_at: dict[int, Break] = {}
     exact = False
     while True:
@@ -147,7 +149,9 @@ def capture_and_leave(
             with stage("leave"):
                 exit_ = leave(captured, continuations)
             if exact or not _tells_copies(captured, exit_):
-                return captured, exit_
+                has_graph = exit_.keys or captured.tracer.trace.graph.nodes
+                graph = finish_graph(captured, exit_.keys) if has_graph else None
+                return captured, exit_, graph
             captured.release()
             exact = True
         except Restart as again:
@@ -236,29 +240,45 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     """The recorded graph with its outputs, and backward behind it where one requires grad."""
     trace = captured.tracer.trace
     graph = trace.graph
+    check_hooked(captured.machine, [k.tensor for k in keys if isinstance(k, TensorValue)])
     tracked = differentiated(captured, keys)
     graph.outputs = [*map(output_of(trace, tracked), keys)]
     graph.returned = len(keys)
-    captured.tracer.drop_unused_inputs()
+    graph.differentiated = [t.value for t in tracked]
+    found = record_backward(captured, tracked) if tracked else {}
+    captured.tracer.drop_unused_inputs(found)
     graph.symbols = captured.tracer.passed_symbols()
     if tracked:
-        with stage("joint"):
-            leaves = [t for t in trace.leaves if t.requires_grad]
-            count = len(graph.inputs)
-            try:
-                found = iter(trace.backward(tracked, inputs=leaves))
-            except RuntimeError as error:
-                for text, reason in BACKWARD_RAISES.items():
-                    if text in str(error):
-                        raise Native(reason, True) from error
-                raise
-            gradients = [next(found) if t.requires_grad else None for t in trace.leaves]
-        graph.outputs += [None if g is None else g.value for g in gradients]
-        graph.gradients = count
-        graph.differentiated = [t.value for t in tracked]
+        graph.outputs += [found.get(id(leaf)) for leaf in trace.leaves]
+        graph.gradients = len(trace.leaves)
     elif torch.is_grad_enabled():
         graph.tracking = any(value.requires_grad for value in graph.inputs)
     return graph
+
+
+def record_backward(captured: Capture, tracked: Sequence[Any]) -> dict[int, Any]:
+    """Backward from `tracked`; the values of the gradients by the id of their leaf.  The graph's
+    last inputs are the tangents, also if backward met tensors that forward had not."""
+    trace = captured.tracer.trace
+    graph = trace.graph
+    leaves = [t for t in trace.leaves if t.requires_grad]
+    first, end = len(graph.inputs), len(graph.inputs) + len(tracked)
+    with stage("joint"):
+        try:
+            with program_ended(captured, len(tracked)):
+                found = trace.backward(tracked, inputs=leaves)
+        except RuntimeError as error:
+            for text, reason in BACKWARD_RAISES.items():
+                if text in str(error):
+                    raise Native(reason, True) from error
+            if captured.tracer.called_back and not isinstance(error, JitshapeError):
+                raise Native(f"backward raises: {error}", True) from error
+            raise
+    inputs = graph.inputs
+    graph.inputs = [*inputs[:first], *inputs[end:], *inputs[first:end]]
+    for place, value in enumerate(graph.inputs):
+        value.index = place
+    return {id(leaf): g.value for leaf, g in zip(leaves, found) if g is not None}
 
 
 def consumed_places(captured: Capture, keys: Sequence[Any], graph: Graph) -> tuple[int, ...]:
@@ -298,8 +318,14 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
         return []
     storages = {t.value.storage for t in leaves}
     fresh: dict[int, Any] = {}
-    for result in (k.tensor for k in keys if isinstance(k, TensorValue)):
-        if result.requires_grad and result.value.storage not in storages:
+    results = [k.tensor for k in keys if isinstance(k, TensorValue)]
+    for result in results:
+        call = function_behind(result) if result.requires_grad else None
+        if call is not None:
+            if any(r is not result and r.value.storage is result.value.storage for r in results):
+                raise Restart(call.step, call.refuse("gives a view of another result"))
+            fresh[id(result)] = result
+        elif result.requires_grad and result.value.storage not in storages:
             owner = result if result._base is None else result._base
             known = owner.dtype == result.dtype or owner.is_complex()  # a view autograd can make
             if not known or not owner.requires_grad:

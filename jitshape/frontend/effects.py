@@ -43,6 +43,10 @@ class Effects:
         """The values whose objects are written, in the order of the first write."""
         return self._touched.values()
 
+    def size(self) -> int:
+        """Grows with every object that is written first, and with every call."""
+        return len(self._touched) + len(self._calls)
+
     def empty(self) -> bool:
         return not self._touched and not self._calls
 

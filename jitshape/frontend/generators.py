@@ -93,7 +93,7 @@ class GeneratorValue(Value):
             if raised is not None:
                 raise raised
             return True, m.const(None)
-        m.mutated()
+        m.mutated(self)
         if raised is not None and not self.started:
             self.frame = None
             raise raised
@@ -142,7 +142,7 @@ class GeneratorValue(Value):
         receiver = self.delegate()
         if receiver is None or self.running:
             return self.resume(m, None, Raised(exception))
-        m.mutated()
+        m.mutated(self)
         if issubclass(exception.python_type(), GeneratorExit):
             try:
                 self._guarded(lambda: close_iterator(m, receiver))

@@ -98,6 +98,7 @@ class Machine(Protocols):
     tracer: Any = None  # the torch side, where there is one
     root: Frame  # the outermost
     called_in_handler = False
+    changed_late: list[Value | None] | None = None  # by code that runs when the program has ended
 
     def __init__(
         self,
@@ -173,14 +174,14 @@ class Machine(Protocols):
     def _without_open_generators(self, outcome: Outcome) -> Outcome:
         """Dropping a generator runs the code that waits for its end: then it is made natively."""
         waiting = [g for g in self.generators if g.must_be_closed()]
-        kept = self._kept_by(outcome) if waiting else set()
+        kept = self.kept_by(outcome) if waiting else set()
         for generator in waiting:
             if outcome.kind != "restart" and id(generator) not in kept:
                 cause = Break("generator", f"{generator.qualname} is dropped before its end")
                 return Outcome("restart", cause=cause, step=generator.made_at)
         return outcome
 
-    def _kept_by(self, outcome: Outcome) -> set[int]:
+    def kept_by(self, outcome: Outcome) -> set[int]:
         """The ids of all values that leave the trace."""
         stack = [] if outcome.value is None else [outcome.value]
         for frame in outcome.frames:
@@ -281,9 +282,11 @@ class Machine(Protocols):
         """End the graph before the current instruction."""
         raise Break(kind, reason, remedy)
 
-    def mutated(self) -> None:
-        """A value is about to change in place."""
+    def mutated(self, value: Value | None = None) -> None:
+        """`value` (None: any) is about to change in place."""
         self.mutated_step = self.steps
+        if self.changed_late is not None:
+            self.changed_late.append(value)
 
     def step_to_break_at(self) -> int:
         """The step to name in a Restart that is to stop before the current instruction."""
@@ -540,11 +543,11 @@ class Machine(Protocols):
         return dictionary
 
     def store_global(self, scope: Scope, name: str, value: Value) -> None:
-        self.mutated()
+        self.mutated(self.namespace(scope))
         self.namespace(scope).set_named(self, name, value)
 
     def delete_global(self, scope: Scope, name: str) -> None:
-        self.mutated()
+        self.mutated(self.namespace(scope))
         if not self.namespace(scope).delete_named(self, name):
             self.unknown_name(name)
 
@@ -575,7 +578,7 @@ class Machine(Protocols):
 
     def store_cell(self, cell: Cell, value: Value | None) -> None:
         """Write a cell (None: empty it); one that exists outside is written by effects."""
-        self.mutated()
+        self.mutated(cell)
         if cell.real is not None:
             self.effects.touch(cell)
         cell.content, cell.loaded = value, True

@@ -131,7 +131,7 @@ class SequenceIterator(Value):
     def next(self, m: Any) -> Value | None:
         if self.sequence is None:
             return None
-        m.mutated()
+        m.mutated(self)
         try:
             item = self.sequence.getitem(m, m.const(self.index))
         except Raised as raised:
@@ -592,7 +592,7 @@ class Protocols:
         attributes = value.attributes(self)
         if attributes is None:
             self._no_such_slot(cls, name, descriptor)
-        self.mutated()
+        self.mutated(value)
         attributes.set_named(self, name, item)
 
     def default_delattr(self, value: Value, name: str) -> None:
@@ -613,7 +613,7 @@ class Protocols:
         attributes = value.attributes(self)
         if attributes is None:
             self._no_such_slot(cls, name, descriptor)
-        self.mutated()
+        self.mutated(value)
         if not attributes.delete_named(self, name):
             shown = f"'{cls.__name__}' object has no attribute '{name}'"
             self.throw(AttributeError, shown)

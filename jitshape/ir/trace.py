@@ -60,6 +60,7 @@ class Trace(TorchDispatchMode):
         self._memories: dict[int, Storage | None] = {}
         self.consumes = False  # a backward recorded here has freed what its graph had saved
         self._in_backward = False
+        self.probing = False  # a backward that is undone: what autograd calls does nothing
         self._lines: dict[int, Location | None] = {}  # by the number of the autograd node
         self._tokens = 0
         self.exact_copies = False  # copies are made where eager makes them, by facts
@@ -295,6 +296,7 @@ class Trace(TorchDispatchMode):
         nodes, inputs = len(self.graph.nodes), len(self.graph.inputs)
         tangent = self.wrap(self.graph.add_input(self.tangent_type(output), "tangent"))
         leaves = [t for t in self.leaves if t.requires_grad]
+        self.probing = True
         try:
             self.gradients([output], [tangent], leaves, retain_graph=True)
             return False
@@ -303,6 +305,7 @@ class Trace(TorchDispatchMode):
                 raise
             return True
         finally:
+            self.probing = False
             del self.graph.nodes[nodes:], self.graph.inputs[inputs:]
 
     def tangent_type(self, output: SymbolicTensor) -> TensorType:

@@ -51,7 +51,7 @@ class ContextVarValue(CallableValue):
         return self.content
 
     def write(self, m: Machine, value: Value | None) -> None:
-        m.mutated()
+        m.mutated(self)
         m.effects.touch(self)
         self.content = value
 

@@ -46,7 +46,7 @@ def set_cause(m: Any, exception: Any, cause: Value) -> None:
     fixed = None
     if cause.python_type() is not type(None):
         fixed = as_exception(m, cause, "exception causes must derive from BaseException")
-    m.mutated()
+    m.mutated(exception)
     exception.assign(m, "cause", fixed)
     exception.assign(m, "suppress_context", True)
 

@@ -9,17 +9,14 @@ since eager runs it a second time in backward.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch.utils.checkpoint as torch_checkpoint
 
 from jitshape.frontend.builtins_.registry import is_none, models
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.values.base import Break, Value
-from jitshape.ir.graph import Node, Storage
-from jitshape.ir.graph import Value as GraphValue
-from jitshape.ir.ops.registry import OPS
-from jitshape.ir.passes.functionalize import written_arguments
+from jitshape.ir.passes.functionalize import written_outside
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
@@ -52,7 +49,7 @@ def checkpoint(
     finally:
         trace.region = outer
     nodes = trace.graph.nodes[start:]
-    if len(list(m.effects.touched())) > touched or _writes_outside(nodes):
+    if len(list(m.effects.touched())) > touched or written_outside(nodes):
         m.mutated()
         raise Break("checkpoint", "a checkpointed function writes to what exists outside of it")
     return result
@@ -60,17 +57,3 @@ def checkpoint(
 
 def _tracked(args: tuple[Value, ...]) -> bool:
     return any(isinstance(a, TensorValue) and a.tensor.requires_grad for a in args)
-
-
-def _writes_outside(nodes: list[Node]) -> bool:
-    """Whether a node writes to memory that none of the nodes made."""
-    own: set[Storage | None] = set()
-    for node in nodes:
-        definition = OPS.get(node.op)
-        for position in written_arguments(definition, node.args):
-            target: Any = node.args[position] if position < len(node.args) else None
-            if isinstance(target, GraphValue) and target.storage not in own:
-                return True
-        if definition is None or definition.family != "view":
-            own.update(out.storage for out in node.outs)
-    return False

@@ -22,6 +22,7 @@ from jitshape.frontend.sources import Field, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
+from jitshape.frontend.torchside.watching import has_formula_of_users, may_call_anything
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.dicts import DictValue
 from jitshape.frontend.values.functions import BoundMethodValue, CallableValue
@@ -58,7 +59,6 @@ DEVICES = ("cpu", "cuda")
 
 # Attributes that would let the program see or change what only a real tensor has.
 BREAK_ATTRIBUTES = {
-    "grad_fn": "autograd nodes do not exist while tracing",
     "__cuda_array_interface__": "it must see real tensors",
     "__array_interface__": "it must see real tensors",
     "_grad_fn": "autograd nodes do not exist while tracing",
@@ -72,6 +72,9 @@ COMPUTED["data"] = data
 
 # What other modules know to do here: by the torch callable, or by what the program does.
 MODELS: dict[Any, Callable[..., Any]] = {}
+
+# Asked of a call of an op, with its arguments: the result, or None.
+DECLARED_OPS: list[Callable[..., Value | None]] = []
 
 
 class TensorValue(Value):
@@ -124,6 +127,8 @@ class TensorValue(Value):
     def getattr(self, m: Machine, name: str) -> Value:
         if name in BREAK_ATTRIBUTES:
             raise Break("tensor_attribute", f"Tensor.{name}: {BREAK_ATTRIBUTES[name]}")
+        if name == "grad_fn":
+            return MODELS["read .grad_fn"](m, self)
         if name == "grad" and self.real is not None:
             return MODELS["read .grad"](m, self)
         if name == "__class__":
@@ -355,7 +360,26 @@ def call_torch(
     if kind == "ambient":
         return m.ambient.call(m, function, args, kwargs or {})
     answer = demanded(m, function, args, kwargs or {})
-    return call_native(m, function, args, kwargs) if answer is None else answer
+    if answer is not None:
+        return answer
+    return _call_declared(m, function, args, kwargs or {})
+
+
+def _call_declared(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of what is declared to run while tracing, formulas for autograd are not."""
+    if not may_call_anything(function) or getattr(function, "namespace", "") == "aten":
+        return call_native(m, function, args, kwargs)
+    op = getattr(function, "default", function)
+    if isinstance(op, torch._ops.OpOverload):
+        for rule in DECLARED_OPS:
+            if (result := rule(m, op, args, kwargs)) is not None:
+                return result
+    first = torch.autograd._get_sequence_nr()
+    result = call_native(m, function, args, kwargs)
+    if has_formula_of_users(tensors_below(result), first):
+        name = getattr(function, "__name__", str(function))
+        raise Break("autograd", f"{name} has a formula for autograd that is not traced")
+    return result
 
 
 def call_native(
@@ -381,6 +405,14 @@ def call_native(
         if isinstance(value, TensorValue) and real is result:
             return value  # in-place: the same object
     return from_real(m, result)
+
+
+def tensors_below(value: Value) -> list[SymbolicTensor]:
+    """The tensors in a result of torch."""
+    if isinstance(value, TensorValue):
+        return [value.tensor]
+    items = value.items if isinstance(value, SequenceValue) else ()
+    return [t for item in items for t in tensors_below(item)]
 
 
 # ---- crossing the boundary

@@ -10,7 +10,7 @@ guarded or symbolic.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from jitshape.frontend.sources import Held, Number, Source
 from jitshape.frontend.torchside.numbers import SymbolicFloat, SymbolicInt, fits
 from jitshape.frontend.torchside.tensors import DEVICES, TensorValue
 from jitshape.frontend.torchside.watching import watched
-from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.values.base import CLOCK, Break, Value
 from jitshape.ir.composites import REPLACED
 from jitshape.ir.conditions import any_of, compare
 from jitshape.ir.graph import values_in
@@ -73,6 +73,10 @@ class Tracer:
         self.read_at: dict[str, Any] = {}  # by symbol: the line that read it first
         self.with_gradients: list[TensorValue] = []  # whose `.grad` the program reads or writes
         self.floats: dict[str, FloatExpr] = {}  # the symbols among them that are floats
+        self.called_back: list[Any] = []  # what the program gave to autograd (called_back.py)
+        self.hooked: list[tuple[SymbolicTensor, Any]] = []  # tensors with hooks of the program's
+        self.nodes: dict[Any, Any] = {}  # autograd's nodes that the program saw
+        self.dependence: Callable[[Any], frozenset[Any]] | None = None  # of values in backward
         self._symbol_at: dict[Source, str] = {}
         self._dims: dict[str, tuple[Relation, IntExpr]] = {}  # by name: where it was met first
         self._names: set[str] = set()
@@ -90,6 +94,11 @@ class Tracer:
         self.trace.close()
         self.inputs.clear()
         self._values.clear()
+        for called in self.called_back:
+            called.close()
+        self.called_back.clear()
+        self.hooked.clear()
+        self.nodes.clear()
 
     def graph_inputs(self) -> list[GraphInput]:
         """One for each input of the graph, in order: the program's tensors, and between them the
@@ -104,13 +113,16 @@ class Tracer:
             for value, leaf in zip(values, self.trace.leaves)
         ]
 
-    def drop_unused_inputs(self) -> None:
-        """Leave out of the graph the tensors of which the program read what guards tell alone."""
+    def drop_unused_inputs(self, gradients: Mapping[int, Any]) -> None:
+        """Leave out of the graph the tensors of which the program read what guards tell alone.
+        Tangents behind them stay; `gradients` are those of leaves, by id."""
         trace, graph = self.trace, self.trace.graph
-        used = set(values_in(graph.outputs)).union(*(node.inputs() for node in graph.nodes))
+        used = {*values_in(graph.outputs), *gradients.values(), *graph.differentiated}
+        used = used.union(*(node.inputs() for node in graph.nodes))
         rows = zip(graph.inputs, trace.leaves, self.graph_inputs())
         kept = [row for row in rows if row[0] in used]
-        graph.inputs = [value for value, _, _ in kept]
+        tangents = graph.inputs[len(trace.leaves) :]
+        graph.inputs = [*(value for value, _, _ in kept), *tangents]
         for place, value in enumerate(graph.inputs):
             value.index = place
         trace.leaves = [leaf for _, leaf, _ in kept]
@@ -127,7 +139,7 @@ class Tracer:
         for name in names & self.symbols.keys() - self.floats.keys():
             simpler = env.simplify(self.expression(name))
             names = names.union(() if type(simpler) is int else (a.name for a in simpler.symbols()))
-        for type_ in (value.type for value in graph.inputs):
+        for type_ in (value.type for value in graph.inputs[: len(self.trace.leaves)]):
             sizes = (*type_.shape, *type_.strides, type_.offset)
             names -= {s.symbol.name for s in sizes if type(s) is IntExpr and s.symbol is not None}
         return [self.expression(name) for name in self.symbols if name in names]
@@ -137,6 +149,7 @@ class Tracer:
         value = self._values.get(id(tensor))
         if value is None:
             value = self._values[id(tensor)] = TensorValue(tensor)
+            value.made_at = CLOCK.step()
         return value
 
     # ---- real tensors

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -57,6 +57,10 @@ def _route(code: CodeType, function: FunctionType) -> Any:
     return None if trusted else _refuse
 
 
+def _allow(code: CodeType, function: FunctionType) -> None:
+    """Also inside of a call that is watched itself."""
+
+
 def may_call_anything(function: Callable) -> bool:
     """Whether `function` is declared to run, with whatever it calls, while tracing."""
     if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
@@ -64,13 +68,32 @@ def may_call_anything(function: Callable) -> bool:
     return natives.is_allowed(function)
 
 
+def has_formula_of_users(results: Sequence[torch.Tensor], first: int) -> bool:
+    """Whether backward from `results` would call a Python function that is not ours, in a node
+    that autograd made since its count stood at `first`."""
+    todo = [t.grad_fn for t in results]
+    seen = set(todo)
+    while todo:
+        node: Any = todo.pop()
+        if node is None or node._sequence_nr() < first:
+            continue
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            if not node._forward_cls.__module__.startswith("jitshape."):
+                return True
+        for behind, _ in node.next_functions:
+            if behind not in seen:
+                seen.add(behind)
+                todo.append(behind)
+    return False
+
+
 @contextmanager
 def watched(function: Callable) -> Iterator[None]:
     """Round a call of `function`."""
-    if may_call_anything(function):
+    if may_call_anything(function) and getattr(function, "namespace", "") == "aten":
         yield
         return
-    _evalframe.push_route(_route)
+    _evalframe.push_route(_allow if may_call_anything(function) else _route)
     try:
         yield
     finally:

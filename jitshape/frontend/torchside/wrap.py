@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import jitshape.frontend.torchside.autograd_functions
 import jitshape.frontend.torchside.checkpoints
 import jitshape.frontend.torchside.generator
-import jitshape.frontend.torchside.gradients  # noqa: F401  registers calls of autograd
+import jitshape.frontend.torchside.gradients
+import jitshape.frontend.torchside.hooks  # noqa: F401  registers calls of autograd
 from jitshape.frontend.sources import Source
 from jitshape.frontend.torchside.markers import look_behind
 from jitshape.frontend.torchside.modules import ModuleObject

@@ -26,7 +26,7 @@ under `@builds(kind)`, and wraps real objects only through `@wraps(type)`.
 An exception value has the fields `context`, `cause`: Value | None, and `suppress_context`: bool,
 set by `assign(m, field, value)`; the machine sets `context` as the interpreter does, and calls
 `passes(m, frame)` for every frame that the exception is raised in or comes through.
-`m.mutated()` must be called before a value changes in place (append, store into an instance, an
+`m.mutated(self)` must be called before a value changes in place (append, store into an instance, an
 iterator that advances): a Break that follows within one instruction then traces again up to that
 instruction, instead of resuming in the middle of it.  `m.forward(self, target, args, kwargs)` is
 `m.call(target, ...)` for a `call` that does nothing but call `target` and return what it

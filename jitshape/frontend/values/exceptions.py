@@ -229,30 +229,30 @@ HANDLERS[BaseException.with_traceback] = with_traceback
 
 
 def _set_args(m: Machine, exception: Any, value: Value) -> None:
-    m.mutated()
+    m.mutated(exception)
     exception.assign(m, "args", m.call(m.const(tuple), [value], {}))
 
 
 def _set_cause(m: Machine, exception: Any, value: Value) -> None:
-    m.mutated()
+    m.mutated(exception)
     exception.assign(m, "cause", _exception_or_none(value))
     exception.assign(m, "suppress_context", True)
 
 
 def _set_context(m: Machine, exception: Any, value: Value) -> None:
-    m.mutated()
+    m.mutated(exception)
     exception.assign(m, "context", _exception_or_none(value))
 
 
 def _set_suppress(m: Machine, exception: Any, value: Value) -> None:
-    m.mutated()
+    m.mutated(exception)
     exception.assign(m, "suppress_context", value.truth(m))
 
 
 def _set_traceback(m: Machine, exception: Any, value: Value) -> None:
     if value.python_type() not in (TracebackType, type(None)):
         m.throw(TypeError, "__traceback__ must be a traceback or None")
-    m.mutated()
+    m.mutated(exception)
     exception.assign(m, "traceback", _exception_or_none(value))
 
 

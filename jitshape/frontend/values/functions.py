@@ -199,7 +199,7 @@ class FunctionValue(CallableValue):
         if name in TEXT_FIELDS or name in PART_FIELDS:
             if self.object is not None:
                 raise Break("side_effect", f"{name} of a function that exists outside is set")
-            m.mutated()
+            m.mutated(self)
             self.parts[name] = value
             self.written.add(name)
             self._callee = None

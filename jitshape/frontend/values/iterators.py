@@ -69,7 +69,7 @@ class IteratorValue(Value):
         return self
 
     def next(self, m: Machine) -> Value | None:
-        m.mutated()
+        m.mutated(self)
         return self.advance(m)
 
     def advance(self, m: Machine) -> Value | None:

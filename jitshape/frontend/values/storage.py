@@ -87,7 +87,7 @@ class Storage(Value):
 
     def touch(self, m: Machine) -> None:
         """The contents are about to change."""
-        m.mutated()
+        m.mutated(self)
         if self.source is not None:
             m.effects.touch(self)
 

@@ -17,6 +17,7 @@ another output says so (`Alias`, `OutputAlias`), except gradients, which only sh
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,6 +62,20 @@ def written_arguments(definition: OpDef | None, args: tuple) -> dict[int, int]:
     if definition.has("writes"):
         return definition.writes(args)
     return {0: 0} if definition.mutates else {}
+
+
+def written_outside(nodes: Iterable[Node]) -> bool:
+    """Whether one of `nodes`, not functional yet, writes to memory that none of them made."""
+    own: set[Storage | None] = set()
+    for node in nodes:
+        definition = OPS.get(node.op)
+        for position in written_arguments(definition, node.args):
+            target: Any = node.args[position] if position < len(node.args) else None
+            if isinstance(target, Value) and target.storage not in own:
+                return True
+        if definition is None or definition.family != "view":
+            own.update(out.storage for out in node.outs)
+    return False
 
 
 class _Plan:
