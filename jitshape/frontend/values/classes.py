@@ -35,7 +35,7 @@ from jitshape.frontend.values.functions import (
     CallableValue,
     call_native,
 )
-from jitshape.frontend.values.sequences import is_plain
+from jitshape.frontend.values.sequences import TupleValue, is_plain
 from jitshape.frontend.values.storage import ASKED_NATIVELY, PinnedValue, guard_identity
 
 if TYPE_CHECKING:
@@ -332,6 +332,10 @@ class SlotValue(DescriptorValue):
             return instance.attributes(m)
         if isinstance(instance, HasSlots) and self.is_member():
             return instance.get_slot(m, self.object)
+        if isinstance(instance, TupleValue) and self.is_member():
+            item = instance.member(self.object.__name__)
+            if item is not None:
+                return item
         if instance.is_constant() and self.object.__objclass__ in PURE_GETTER_OWNERS:
             try:
                 result = self.object.__get__(instance.constant())

@@ -6,7 +6,9 @@ the length, everything else reads the length.  Out: items, new sequences, CPytho
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Present
@@ -189,6 +191,12 @@ class TupleValue(SequenceValue):
         items = tuple(v.constant() for v in self.items)
         return self.object if self.object is not None else items
 
+    def member(self, name: str) -> Value | None:
+        """The item that a class of C with named items (torch.return_types.max) shows under a
+        name; None where that is no item."""
+        place = named_places(self.cls).get(name)
+        return None if place is None else self.read(place)
+
     def get(self, m: Machine, key: Value) -> Value:
         """All of a tuple is the tuple itself."""
         result = super().get(m, key)
@@ -225,7 +233,7 @@ class TupleValue(SequenceValue):
             e.build("tuple", len(self.cells))
             return
         e.begin_call()
-        of_c = hasattr(self.cls, "n_sequence_fields")  # time.struct_time and its like
+        of_c = has_names(self.cls)
         if not of_c:
             e.const(tuple.__new__)
         e.const(self.cls)
@@ -397,6 +405,23 @@ class ListValue(SequenceValue):
             e.build("tuple", len(self.tail))
             e.end_call(2)
             e.pop()
+
+
+def has_names(cls: type) -> bool:
+    """Whether it is a struct sequence of C: `time.struct_time` and its like."""
+    return hasattr(cls, "n_sequence_fields")
+
+
+@functools.cache
+def named_places(cls: type) -> dict[str, int]:
+    """The names of the items of a struct sequence, as an instance tells them; it may hide some
+    of its names from those that count its items."""
+    if not has_names(cls):
+        return {}
+    sample = cls(range(cls.n_fields))  # type: ignore[attr-defined, call-arg]
+    names = [n for n, found in vars(cls).items() if type(found) is MemberDescriptorType]
+    places = {name: getattr(sample, name) for name in names}
+    return {name: place for name, place in places.items() if place < len(sample)}
 
 
 def construct(e: Emitter, new: Any, cls: type) -> None:

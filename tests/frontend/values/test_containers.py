@@ -6,6 +6,8 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import os
+import time
 
 import pytest
 
@@ -20,6 +22,12 @@ def case(*args):
         return function
 
     return register
+
+
+@case(time.gmtime(0), os.terminal_size((80, 24)))
+def struct_sequences(t, size):
+    year, *rest = t
+    return year, t.tm_year, t.tm_isdst, t[1], rest, size.columns, size.lines, len(size), size[::-1]
 
 
 @case([1, 2], {"a": 1})
