@@ -360,3 +360,22 @@ class Ambient(Check):
 
     def text(self, source: Source) -> str:
         return f"{self.name} is {short(self.value)}"
+
+
+@dataclass(frozen=True)
+class Remembers(Ambient):
+    """A function that remembers its results (`functools.lru_cache`) gives `value` for these
+    arguments; `name` is the call as text."""
+
+    function: Any
+    args: tuple
+    kwargs: tuple[tuple[str, Any], ...]
+
+    def holds(self) -> bool:
+        """Call it, as the program would."""
+        try:
+            now = self.function(*self.args, **dict(self.kwargs))
+        except Exception:
+            return False
+        alike = type(now) in LITERALS and type(self.value) in LITERALS
+        return now is self.value or (alike and Equals(now) == Equals(self.value))

@@ -350,4 +350,5 @@ CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
     C.SharesStorage: lambda asm, source, check: asm.relation("SHARES_STORAGE", source, check.other),
     C.Holds: Assembler.holds,
     C.Ambient: Assembler.ambient,
+    C.Remembers: lambda asm, source, check: asm.emit("AMBIENT", object=(check.holds, True)),
 }

@@ -188,6 +188,7 @@ _KINDS: dict[type, str] = {
     C.Missing: "entries",
     C.Present: "entries",
     C.Ambient: "state",
+    C.Remembers: "state",
     C.NoOverlap: "memory",
     C.SharesStorage: "memory",
     C.SameObject: "memory",

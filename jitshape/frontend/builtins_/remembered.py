@@ -1,0 +1,67 @@
+"""Functions that remember their results: `functools.lru_cache` and `cache`.
+
+In: calls with constant arguments.  Out: what the real function gives, and a guard that it goes on
+giving that.
+Invariant: its author says that the result depends on the arguments alone, so the real function is
+called while tracing, as the program would call it; but not behind writes of the program, which it
+could not see yet.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.builtins_.registry import is_none, models
+from jitshape.frontend.checks import Remembers, short
+from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.values.constants import from_python
+from jitshape.frontend.values.functions import BoundMethodValue
+from jitshape.frontend.values.sequences import is_plain
+from jitshape.frontend.values.storage import guard_identity
+
+if TYPE_CHECKING:
+    from jitshape.frontend.machine import Machine
+
+_Remembering = functools._lru_cache_wrapper
+
+
+@models(_Remembering.__call__)
+def call(m: Machine, function: Any, /, *args: Value, **kwargs: Value) -> Value:
+    real = function.object
+    if real.cache_info().maxsize == 0:
+        return m.call(function.getattr(m, "__wrapped__"), list(args), kwargs)
+    given = tuple(_known(m, real, a) for a in args)
+    named = tuple((name, _known(m, real, a)) for name, a in kwargs.items())
+    if not m.effects.empty():
+        raise Break("builtin", f"{real.__name__} remembers results and is called behind writes")
+    try:
+        result = real(*given, **dict(named))
+    except Exception as error:
+        raise Break("raises", f"{real.__name__} raises {type(error).__name__}: {error}") from error
+    value = from_python(m, result) if is_plain(result) else m.wrap(result, None)
+    if not value.is_constant():
+        kind = type(result).__name__
+        raise Break("builtin", f"{real.__name__} gives the same {kind} each time, which can change")
+    guard_identity(m, real, function.source)
+    shown = [*map(short, given), *(f"{key}={short(x)}" for key, x in named)]
+    name = f"{real.__name__}({', '.join(shown)})"
+    m.guard(None, Remembers(name, result, real, given, named))
+    return value
+
+
+def _known(m: Machine, real: Any, value: Value) -> Any:
+    value = m.specialised(value)
+    if not value.is_constant():
+        kind = value.python_type().__name__
+        raise Break(
+            "builtin",
+            f"{real.__name__} remembers results by a {kind}, of which the trace knows no value",
+            "call the function that it wraps: its __wrapped__",
+        )
+    return value.constant()
+
+
+@models(_Remembering.__get__)
+def get(m: Machine, function: Value, instance: Value, owner: Value | None = None, /) -> Value:
+    return function if is_none(instance) else BoundMethodValue(function, instance)

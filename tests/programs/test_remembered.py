@@ -1,0 +1,116 @@
+"""Functions that remember their results, called in a compiled one."""
+
+import functools
+
+import pytest
+import torch
+
+import jitshape
+
+FACTOR = [2]
+
+
+@functools.lru_cache
+def factor(name, *, plus=0):
+    return FACTOR[0] + len(name) + plus
+
+
+@functools.lru_cache(maxsize=0)
+def forgetful(name):
+    return FACTOR[0]
+
+
+@functools.cache
+def listed(name):
+    return [FACTOR[0]]
+
+
+class Model:
+    @functools.lru_cache  # noqa: B019
+    def own(self, name):
+        return 3
+
+    @staticmethod
+    @functools.lru_cache
+    def static(name):
+        return 5
+
+
+MODEL = Model()
+
+
+def by_position_and_name(x):
+    return x * factor("ab") + factor("ab", plus=1) if factor("a") > 0 else x
+
+
+def static_method(x):
+    return x * MODEL.static("a") + Model.static("b")
+
+
+def size_as_argument(x):
+    return x + factor("a", plus=x.shape[0])
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    jitshape.reset()
+    FACTOR[0] = 2
+    factor.cache_clear()
+
+
+@pytest.mark.parametrize("function", [by_position_and_name, static_method, size_as_argument])
+def test_is_part_of_the_graph(function):
+    compiled = jitshape.compile(function, fullgraph=True)
+    for n in (3, 4, 3):
+        assert torch.equal(compiled(torch.ones(n)), function(torch.ones(n)))
+
+
+def test_what_is_remembered_is_used_until_it_is_forgotten():
+    compiled = jitshape.compile(by_position_and_name, fullgraph=True)
+    first = compiled(torch.ones(2))
+    FACTOR[0] = 7
+    assert torch.equal(compiled(torch.ones(2)), first)
+    factor.cache_clear()
+    assert torch.equal(compiled(torch.ones(2)), by_position_and_name(torch.ones(2)))
+    assert jitshape.stats()["compiles"] == 2
+
+
+def test_a_cache_without_room_remembers_nothing():
+    def function(x):
+        return x * forgetful("a")
+
+    compiled = jitshape.compile(function, fullgraph=True)
+    assert compiled(torch.ones(1)).item() == 2
+    FACTOR[0] = 7
+    assert compiled(torch.ones(1)).item() == 7
+
+
+def list_result(x):
+    return x * listed("a")[0]
+
+
+def object_as_argument(x):
+    return x * MODEL.own("a")
+
+
+def behind_writes(x):
+    FACTOR[0] = 9
+    return x * factor("a")
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (list_result, "listed gives the same list each time, which can change"),
+        (object_as_argument, "own remembers results by a Model, of which the trace knows no value"),
+        (behind_writes, "factor remembers results and is called behind writes"),
+    ],
+)
+def test_breaks(function, reason):
+    compiled = jitshape.compile(function)
+    factor.cache_clear()
+    found = compiled(torch.ones(2))
+    FACTOR[0] = 2
+    factor.cache_clear()
+    assert torch.equal(found, function(torch.ones(2)))
+    assert jitshape.stats()["details"]["break_reasons"] == {f"builtin: {reason}": 1}
