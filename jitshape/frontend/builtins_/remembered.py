@@ -1,7 +1,7 @@
 """Functions that remember their results: `functools.lru_cache` and `cache`.
 
 In: calls with constant arguments.  Out: what the real function gives, and a guard that it goes on
-giving that.
+giving that, unless it is listed as one that reads nothing else.
 Invariant: its author says that the result depends on the arguments alone, so the real function is
 called while tracing, as the program would call it; but not behind writes of the program, which it
 could not see yet.
@@ -16,7 +16,7 @@ from jitshape.frontend.builtins_.registry import is_none, models
 from jitshape.frontend.checks import Remembers, short
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.constants import from_python
-from jitshape.frontend.values.functions import BoundMethodValue
+from jitshape.frontend.values.functions import PURE, BoundMethodValue, call_native
 from jitshape.frontend.values.sequences import is_plain
 from jitshape.frontend.values.storage import guard_identity
 
@@ -29,6 +29,9 @@ _Remembering = functools._lru_cache_wrapper
 @models(_Remembering.__call__)
 def call(m: Machine, function: Any, /, *args: Value, **kwargs: Value) -> Value:
     real = function.object
+    if real in PURE:
+        guard_identity(m, real, function.source)
+        return call_native(m, real, list(args), kwargs)
     if real.cache_info().maxsize == 0:
         return m.call(function.getattr(m, "__wrapped__"), list(args), kwargs)
     given = tuple(_known(m, real, a) for a in args)

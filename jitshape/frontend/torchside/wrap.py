@@ -6,7 +6,6 @@ constants, modules get quick attribute reads; Python ints that changed become sy
 
 from __future__ import annotations
 
-import functools
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +27,9 @@ from jitshape.frontend.values.classes import PURE_GETTER_OWNERS
 from jitshape.frontend.values.constants import register_constant_type
 from jitshape.frontend.values.functions import (
     PURE_OWNERS,
-    BuiltinValue,
     FunctionValue,
     guard_code,
     is_made_by_each_call,
-    is_pure,
 )
 from jitshape.frontend.values.storage import guard_identity, guard_type
 
@@ -114,11 +111,3 @@ def wrap_other(m: Machine, real: Any, source: Source | None) -> Value:
     if is_kernel(real):
         return Kernel(type(real), real, guard_identity(m, real, source))
     return _plain_object(m, real, source)
-
-
-@wraps(functools._lru_cache_wrapper)
-def wrap_cached(m: Machine, real: Any, source: Source | None) -> Value:
-    """A function of torch's that tells what does not change; others fill their caches."""
-    if is_pure(real):
-        return BuiltinValue(real, guard_identity(m, real, source))
-    return wrap_other(m, real, source)
