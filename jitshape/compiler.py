@@ -71,9 +71,12 @@ class Compiler:
         options: Options,
         continuations: Continuations | None = None,
         told_as: Any = None,
+        serves_frames: bool = False,
     ) -> None:
         """`continuations`: those of the function that this one resumes; `told_as`: the function
-        that people know, a module's forward in place of what calls it."""
+        that people know, a module's forward in place of what calls it; `serves_frames`: it is
+        called for frames that the hook sees, in place of them."""
+        self.serves_frames = serves_frames
         self.function, self.options = function, options
         self.code = getattr(told_as or function, "__code__", function.__code__)
         self.lock = threading.RLock()
@@ -148,10 +151,12 @@ class Compiler:
         most = self.options.recompile_limit * (4 if _force is None else 8)
         return self.continuations.vain > most and not self.continuations.graphs
 
-    def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> TailCall:
-        """The call without compiled code."""
+    def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> Any:
+        """The call without compiled code; of a whole frame that the hook saw, that frame."""
         if fallback:
             self._fell_back(reason)
+        if self.serves_frames:
+            return _evalframe.RUN_FRAME
         if _force is not None:
             _force.passes(self.function.__code__)
         return TailCall(self.dispatcher.call_original, slots)
@@ -165,7 +170,7 @@ class Compiler:
     def where(self) -> str:
         return f"{self.code.co_filename}:{self.code.co_firstlineno}"
 
-    def compile(self, slots: tuple[Any, ...]) -> TailCall:
+    def compile(self, slots: tuple[Any, ...]) -> Any:
         """A new entry for this call; returns the call of it, or of the function itself."""
         failures = recompile_failures(self.entries.guards(), slots)
         if failures and _stance[-1] == "fail_on_recompile":
@@ -239,7 +244,7 @@ class Compiler:
             made.capture.release()
         raise InternalError("publish", AssertionError(f"the entry misses its call: {failure}"))
 
-    def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> TailCall:
+    def _suppressed(self, error: JitshapeError, slots: tuple[Any, ...]) -> Any:
         self._warn(str(error))
         return self.natively(slots, str(error).splitlines()[0])
 
@@ -281,9 +286,7 @@ class Compiler:
             )
 
 
-def _natively_again(
-    own: weakref.ref[Compiler], reason: str, fallback: bool, *slots: Any
-) -> TailCall:
+def _natively_again(own: weakref.ref[Compiler], reason: str, fallback: bool, *slots: Any) -> Any:
     compiler = own()
     assert compiler is not None  # its dispatcher makes this call
     return compiler.natively(slots, reason, fallback)
@@ -310,7 +313,7 @@ def start() -> None:
     if not _started:
         _started = True
         if environment("FORCE") not in ("", "0"):
-            _force = Force(lambda function: Compiler(function, Options()))
+            _force = Force(lambda function: Compiler(function, Options(), serves_frames=True))
         if environment("LOGS"):
             logs.set_logs(environment("LOGS"))
         calibrate.install()

@@ -17,7 +17,7 @@ LOG = []
 @pytest.fixture
 def force(monkeypatch):
     jitshape.compile(len)  # what is done once
-    made = Force(lambda function: compiler.Compiler(function, Options()))
+    made = Force(lambda function: compiler.Compiler(function, Options(), serves_frames=True))
     monkeypatch.setattr(compiler, "_force", made)
     jitshape.reset()
     return made
@@ -115,3 +115,28 @@ def test_cells_that_are_arguments_and_methods(force):
         return DIGIT.sub(Derived().shown, text)
 
     assert jitshape.compile(program)("1a") == program("1a") == "7!Deriveda"
+
+
+def test_a_frame_that_stays_native_is_that_of_the_function(force):
+    """Its free variables are free, it is called what it is called, its cells are its own."""
+
+    def program(text):
+        def replacement(match):
+            nonlocal count
+            count += 1
+            return str(later)
+
+        count = 0
+        for _ in range(2):
+            try:
+                DIGIT.sub(replacement, text)
+            except NameError as error:
+                seen = (
+                    str(error),
+                    error.__traceback__.tb_next.tb_frame.f_code is replacement.__code__,
+                )
+        later = 3
+        return *seen, count, DIGIT.sub(replacement, text), count
+
+    assert jitshape.compile(program)("1a") == program("1a")
+    assert program("1a")[1:] == (True, 2, "3a", 3)

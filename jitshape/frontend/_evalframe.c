@@ -113,7 +113,10 @@ execute_module(PyObject *module)
     if (tailcall_type == NULL && make_types() < 0) {
         return -1;
     }
-    return add_ops(module) < 0 ||
+    if (run_frame == NULL && (run_frame = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type)) == NULL) {
+        return -1;
+    }
+    return add_ops(module) < 0 || PyModule_AddObjectRef(module, "RUN_FRAME", run_frame) < 0 ||
                    PyModule_AddObjectRef(module, "TailCall", (PyObject *)tailcall_type) < 0 ||
                    PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) < 0 ||
                    PyModule_AddObjectRef(module, "Table", (PyObject *)table_type) < 0 ||

@@ -2,7 +2,8 @@
 
 In: a route per thread, `route(code, function)`.  Its answer decides about the frame: None (run it,
 and do not ask about this code again), False (run it), a code object (run that instead, swapped in
-place), or a callable (called with the function and its argument slots for the frame's result).
+place), or a callable (called with the function and its argument slots for the frame's result, or
+RUN_FRAME to run it as it is after all).
 While a route or what it returned runs, this thread's frames are not routed, and neither are those of
 audit, trace and profile functions, which the interpreter calls at any moment.
 The evaluation function is replaced only while some thread has a route, and the one found there is
@@ -56,6 +57,7 @@ static __thread Route *spare; /* the one popped last: pushed again it knows what
 static __thread int routing;  /* a route or what it returned runs */
 static Py_ssize_t hook_users;
 static _PyFrameEvalFunction previous_eval;
+static PyObject *run_frame;           /* what a handler returns to have the frame run as it is */
 static PyCodeObject *return_argument; /* LOAD_FAST 0; RETURN_VALUE, without RESUME */
 static Py_ssize_t frames_seen, frames_routed, frames_swapped, frames_without_room;
 
@@ -259,6 +261,10 @@ run_routed(PyThreadState *ts, Frame *f, PyObject *answer)
         result = finish(result); /* what it leaves to do is routed again */
     }
     Py_DECREF(answer);
+    if (result == run_frame) { /* nothing was run: the frame is as it was */
+        Py_DECREF(result);
+        return evaluate(ts, f, 0);
+    }
     return finish_frame(ts, f, result);
 }
 

@@ -40,6 +40,7 @@ from jitshape.frontend.values.base import (
     Restart,
     Value,
     data_dependent,
+    has_finalizer,
 )
 
 STEP_LIMIT = 20_000_000
@@ -315,6 +316,13 @@ class Machine(Protocols):
         cause = Break("recursion", f"calls nested deeper than {DEPTH_LIMIT}")
         raise Restart(self.root.step, cause)
 
+    def let_go(self, *values: Value | None) -> None:
+        """References to these are about to go; where one has a `__del__` it may run, here."""
+        for value in values:
+            if value is not None and value.finalized:
+                cls = value.python_type().__qualname__
+                self.stop("finalizer", f"a reference to a {cls} is dropped")
+
     # ---- calls
 
     def call(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -361,9 +369,10 @@ class Machine(Protocols):
     def set_context(self, exception: Any) -> None:
         """What PyErr_SetObject does to `__context__`: no cycles."""
         handled: Any = self.handling.current()
+        if handled is exception:
+            return
+        exception.outermost = handled is None
         if handled is None:
-            exception.outermost = True
-        if handled is None or handled is exception:
             return
         link, seen = handled, set()
         while link.context is not None and id(link) not in seen:
@@ -428,6 +437,8 @@ class Machine(Protocols):
             name = type(object).__qualname__
             self.stop("unsupported_object", f"an object of class {name} cannot be traced")
         value = wrapper(self, object, source)
+        if has_finalizer(type(object)):
+            value.finalized = True
         if value.remembered:
             self._held[id(object)] = (object, value)
         return value
@@ -571,13 +582,14 @@ class Machine(Protocols):
             try:
                 content = cell.real.cell_contents
             except ValueError:
-                self.guard(cell.source, NullField())
+                self.guard(Field(cell.source, "cell_contents"), NullField())
             else:
                 cell.content = self.wrap(content, Field(cell.source, "cell_contents"))
         return cell.content
 
     def store_cell(self, cell: Cell, value: Value | None) -> None:
         """Write a cell (None: empty it); one that exists outside is written by effects."""
+        self.let_go(cell.content)
         self.mutated(cell)
         if cell.real is not None:
             self.effects.touch(cell)

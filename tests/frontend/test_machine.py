@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -398,6 +399,11 @@ class Finalized:
         CASES_SEEN.append("del")
 
 
+class FinalizedNumber(int):
+    def __del__(self):
+        CASES_SEEN.append("del")
+
+
 CASES_SEEN = []
 
 
@@ -413,8 +419,49 @@ def test_dropping_an_object_that_has_a_finalizer_breaks():
     def made():
         return Finalized()
 
-    for function, args in ((dropped, [Finalized()]), (replaced, [Finalized()]), (made, [])):
-        assert run(function, *args)[1].cause.kind == "finalizer"
+    def made_of_c():
+        return FinalizedNumber(3)
+
+    def replaced_in_dict(x):
+        for key, _ in x.items():
+            x[key] = None
+
+    def taken_from_dict(x):
+        del x[len(x.pop("b", ""))]
+
+    def replaced_in_list(x):
+        x[0] = len(x[0:1])
+
+    def removed_from_list(x):
+        x.clear()
+
+    def replaced_attribute(x):
+        x.kept = x.kept is None
+
+    def held():
+        cell = Finalized()
+
+        def replaced_in_cell():
+            nonlocal cell
+            cell = cell is None
+
+        return replaced_in_cell
+
+    one = FinalizedNumber(0)
+    for function, args in (
+        (dropped, [Finalized()]),
+        (replaced, [Finalized()]),
+        (made, []),
+        (made_of_c, []),
+        (replaced_in_dict, [{"a": one}]),
+        (taken_from_dict, [{0: one}]),
+        (replaced_in_list, [[one]]),
+        (removed_from_list, [[one]]),
+        (replaced_attribute, [SimpleNamespace(kept=one)]),
+        (held(), []),
+    ):
+        outcome = run(function, *args)[1]
+        assert outcome.kind == "break" and outcome.cause.kind == "finalizer", function
 
 
 def test_infinite_calls_without_frames_end_as_a_break():

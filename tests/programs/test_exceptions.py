@@ -279,3 +279,86 @@ def test_contexts_made_by_an_exit_stack():
             return chain
 
     assert jitshape.compile(program)(1) == program(1) == ["4", "3", "2", "1", "0"]
+
+
+def what_came_before(error):
+    """What an exception says came before it."""
+    found = []
+    while error is not None:
+        found.append(error.args[0])
+        error = error.__context__
+    return found
+
+
+def raised_given(errors):
+    try:
+        raise errors[0]
+    except KeyError:
+        pass
+    return what_came_before(errors[0])
+
+
+def raised_while_another_is(errors):
+    try:
+        try:
+            raise errors[0]
+        finally:
+            raise errors[1]
+    except KeyError as error:
+        return what_came_before(error)
+
+
+def raised_twice(errors):
+    try:
+        raise errors[0]
+    except KeyError:
+        try:
+            raise errors[1]
+        except KeyError:
+            pass
+    try:
+        raise errors[1]
+    except KeyError as error:
+        return what_came_before(error)
+
+
+def made_and_raised(errors):
+    note("before")
+    try:
+        raise KeyError("made")
+    except KeyError as error:
+        made = error
+    return what_came_before(made)
+
+
+def raised_again(errors):
+    """The caller handles it already, or handles one that it is a context of."""
+    try:
+        raise errors[2]
+    except KeyError as error:
+        return what_came_before(error)
+
+
+@pytest.mark.parametrize("handled", [False, True])
+@pytest.mark.parametrize(
+    "program",
+    [raised_given, raised_while_another_is, raised_twice, made_and_raised, raised_again],
+    ids=lambda f: f.__name__,
+)
+def test_what_the_caller_handles_is_a_context(program, handled):
+    def outcome(call):
+        errors = [KeyError("first"), KeyError("second"), KeyError("outer"), KeyError("outermost")]
+        if not handled:
+            return call(errors)
+        try:
+            try:
+                raise errors[2]
+            finally:
+                raise errors[3]
+        except KeyError:
+            return call(errors), *map(what_came_before, errors)
+
+    compiled = jitshape.compile(program)
+    expected = outcome(program)
+    for _ in range(2):
+        assert outcome(compiled) == expected

@@ -485,3 +485,25 @@ def test_hooks_on_saved_tensors_see_what_eager_saves() -> None:
     jitshape.reset()
     compiled(x)
     assert jitshape.stats()["fallbacks"] == 0
+
+
+def test_an_empty_cell_that_exists_is_guarded():
+    def make():
+        def read():
+            try:
+                return later
+            except NameError as error:
+                return str(error)
+
+        def fill(value):
+            nonlocal later
+            later = value
+
+        return read, fill
+        later = None
+
+    read, fill = make()
+    compiled = jitshape.compile(read)
+    assert compiled() == read() and "free variable 'later'" in read()
+    fill(3)
+    assert compiled() == read() == 3

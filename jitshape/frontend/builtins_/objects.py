@@ -23,6 +23,7 @@ from jitshape.frontend.values.classes import (
     ClassMethodValue,
     ClassValue,
     StaticMethodValue,
+    refuse_finalizer,
 )
 from jitshape.frontend.values.dicts import DictValue
 from jitshape.frontend.values.functions import HANDLERS, BoundMethodValue, FunctionValue
@@ -50,8 +51,7 @@ def object_new(m: Machine, cls: Value, /, *args: Value, **kwargs: Value) -> Valu
             )
         if real.__init__ is object.__init__:
             m.throw(TypeError, f"{real.__name__}() takes no arguments")
-    if hasattr(real, "__del__"):
-        raise Break("finalizer", f"a {real.__qualname__} is made, whose __del__ runs at its end")
+    refuse_finalizer(real)
     if not is_plain_layout(real):
         raise Break("builtin", f"a {real.__qualname__} is made by C code")
     return ObjectValue(real)

@@ -170,7 +170,7 @@ def list_pop(m: Machine, self: Any, index: Value | None = None, /) -> Value:
     place = -1 if index is None else m.as_int(index)
     if not -self.size() <= place < self.size():
         m.throw(IndexError, "pop index out of range")
-    return self.change(m).pop(place)
+    return self.change(m, keeps=True).pop(place)
 
 
 @models(list.remove)
@@ -194,7 +194,7 @@ def list_copy(m: Machine, self: Any, /) -> Value:
 
 @models(list.reverse)
 def list_reverse(m: Machine, self: Any, /) -> None:
-    self.change(m).reverse()
+    self.change(m, keeps=True).reverse()
 
 
 @models(list.__reversed__)

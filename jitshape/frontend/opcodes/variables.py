@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from jitshape.frontend.frame import NULL, Frame
 from jitshape.frontend.instructions import Instruction, Program
 from jitshape.frontend.opcodes.registry import inst, name, raw, unsupported
+from jitshape.frontend.positions import origin_of
 from jitshape.frontend.values.base import Cell, Value
 
 
@@ -87,8 +88,7 @@ def load_fast_and_clear(m: Any, frame: Frame, arg: int) -> None:
 @raw("STORE_FAST")
 def store_fast(m: Any, frame: Frame, arg: int) -> None:
     former = frame.slots[arg]
-    if former is not None and former.finalized:
-        may_finalize(m, former)
+    m.let_go(former)
     value = frame.stack.pop()
     frame.slots[arg] = None if value is NULL else value
 
@@ -98,14 +98,9 @@ def delete_fast(m: Any, frame: Frame, arg: int) -> None:
     former = frame.slots[arg]
     if former is None:
         unbound_local(m, frame, arg)
-    if former.finalized and "." not in frame.program.slot_names[arg]:  # not a resume's parameter
-        may_finalize(m, former)
+    if "." not in frame.program.slot_names[arg]:  # not a resume's parameter
+        m.let_go(former)
     frame.slots[arg] = None
-
-
-def may_finalize(m: Any, value: Value) -> None:
-    """A reference goes to an object that has a `__del__`, perhaps the last one."""
-    m.stop("finalizer", f"a reference to a {value.python_type().__qualname__} is dropped")
 
 
 @raw("LOAD_FAST_LOAD_FAST", since=(3, 13), arg=slot_pair)
@@ -171,8 +166,9 @@ def delete_deref(m: Any, frame: Frame, arg: int) -> None:
 
 
 def empty_cell(m: Any, frame: Frame, slot: int) -> NoReturn:
-    name = frame.program.slot_names[slot]
-    if slot < len(frame.slots) - len(frame.callee.code.co_freevars):
+    name, code = frame.program.slot_names[slot], frame.callee.code
+    origin = origin_of(code)  # in a resume function the free variables are cells of its own
+    if name not in (code if origin is None else origin.code).co_freevars:
         unbound_local(m, frame, slot)
     m.throw(
         NameError,

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from types import CellType
+from types import CellType, GeneratorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jitshape.errors import DataDependent
@@ -83,6 +83,9 @@ class Restart(Exception):
         self.step, self.cause = step, cause
 
 
+_FINALIZER_OF_C = GeneratorType.__del__
+
+
 class Clock(threading.local):
     """Tells values that cannot leave a trace where in it they came into being."""
 
@@ -101,6 +104,11 @@ def has_method(cls: type, name: str) -> bool:
     if CLOCK.machine is not None:
         CLOCK.machine.guard_class(cls, name)
     return hasattr(cls, name)
+
+
+def has_finalizer(cls: type) -> bool:
+    """Whether code of the program's runs when an instance goes: not what C does then."""
+    return not isinstance(getattr(cls, "__del__", _FINALIZER_OF_C), WrapperDescriptorType)
 
 
 Wrapper = Callable[["Machine", Any, "Source | None"], "Value"]

@@ -26,7 +26,7 @@ from jitshape.frontend.sources import (
     TypeAttribute,
     class_field,
 )
-from jitshape.frontend.values.base import Break, Value, wraps
+from jitshape.frontend.values.base import Break, Value, has_finalizer, wraps
 from jitshape.frontend.values.constants import CONSTANT_TYPES, from_python
 from jitshape.frontend.values.functions import (
     HANDLERS,
@@ -131,6 +131,7 @@ class ClassValue(PinnedValue, CallableValue):
     def instantiate(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """`type.__call__`: `__new__`, then `__init__` if that gave an instance."""
         self._check_abstract(m)
+        refuse_finalizer(self.object)
         if issubclass(self.object, ASKED_NATIVELY):
             m.guard_special_methods(self.object)
         new = m.type_lookup(self.object, "__new__")
@@ -149,6 +150,12 @@ class ClassValue(PinnedValue, CallableValue):
         guard_own_entry(m, self.object, "__abstractmethods__")
         if self.object.__flags__ & (1 << 20):  # Py_TPFLAGS_IS_ABSTRACT
             raise Break("abstract_class", f"{self.object.__qualname__} is abstract")
+
+
+def refuse_finalizer(cls: type) -> None:
+    """What has a `__del__` is made natively, so that it goes when it would."""
+    if has_finalizer(cls):
+        raise Break("finalizer", f"a {cls.__qualname__} is made, whose __del__ runs at its end")
 
 
 @wraps(type, subclasses=True)
@@ -402,6 +409,7 @@ class HasSlots(Value):
         return m.wrap(real, source)
 
     def set_slot(self, m: Machine, member: Any, value: Value | None) -> None:
+        m.let_go(self.slots.get(member))
         self.touch(m)
         self.slots[member] = value
         self.stored_slots.add(member)

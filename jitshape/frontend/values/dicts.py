@@ -128,6 +128,9 @@ class DictValue(Storage):
     def store(self, m: Machine, key: Value, value: Value) -> None:
         """`dict.__setitem__`: a new key goes last, an old one stays in place."""
         hashed = self.hashed(m, key)
+        known = self.entries.get(hashed)
+        if known is not None:
+            m.let_go(known.value)
         self.touch(m)
         self._forget(hashed)
         if not self.complete and hashed not in self.entries and hashed not in self.missing:
@@ -145,6 +148,7 @@ class DictValue(Storage):
         entry = self.find(m, hashed)
         if entry is None:
             return None
+        m.let_go(entry.value, entry.key)
         self.touch(m)
         self._drop(m, hashed)
         return entry.value
@@ -165,7 +169,8 @@ class DictValue(Storage):
             reader.pop(hashed, None)
 
     def clear(self, m: Machine) -> None:
-        self.load(m)
+        for entry in self.load(m).values():
+            m.let_go(entry.value, entry.key)
         self.touch(m)
         for hashed in list(self.entries):
             self._drop(m, hashed)

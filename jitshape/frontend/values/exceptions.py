@@ -29,7 +29,7 @@ class ExceptionValue(Storage, HasSlots):
     """An exception."""
 
     builtin = BaseException
-    outermost = False  # raised where the trace handles none: perhaps its caller does
+    outermost = False  # raised last where the trace handles none: perhaps its caller does
 
     def __init__(self, cls: type, args: list[Value]) -> None:
         self.cls, self.args = cls, TupleValue(args)
@@ -77,12 +77,7 @@ class ExceptionValue(Storage, HasSlots):
             self._store(e, "__cause__", self.cause)
         if self.context is not None:
             self._store(e, "__context__", self.context)
-        elif self.outermost:
-            e.begin_call()
-            e.const(link_to_handled)
-            e.value(self)
-            e.end_call(1)
-            e.pop()
+        self._link(e)
         if self.suppress_context or self.cause is not None:
             e.const(self.suppress_context)
             e.value(self)
@@ -90,6 +85,11 @@ class ExceptionValue(Storage, HasSlots):
 
         if self.traceback is not None:
             self._store(e, "__traceback__", self.traceback)
+
+    def _link(self, e: Emitter) -> None:
+        if self.outermost:
+            e.call(link_to_handled, lambda: e.value(self))
+            e.pop()
 
     def passes(self, m: Machine, frame: Frame) -> None:
         """The exception is raised in this frame, or comes through it."""
@@ -119,6 +119,7 @@ class ExceptionValue(Storage, HasSlots):
                 e.const(value)
             e.value(self)
             e.store_attr(FIELDS[field])
+        self._link(e)
         for member in sorted(self.stored_slots, key=lambda d: d.__name__):
             if self.slots[member] is not None:
                 self._store(e, member.__name__, self.slots[member])
@@ -265,14 +266,23 @@ def _exception_or_none(value: Value) -> Value | None:
 
 
 def link_to_handled(exception: BaseException) -> None:
-    """Called by compiled code: what raising does where the caller handles an exception."""
+    """Called by compiled code: what raising does where the caller handles an exception.  An
+    exception that was raised before may be among the contexts of that one: no cycles."""
     handled = sys.exception()
-    if handled is not None and handled is not exception:
-        exception.__context__ = handled
+    if handled is None or handled is exception:
+        return
+    link, seen = handled, set()
+    while link.__context__ is not None and id(link) not in seen:
+        if link.__context__ is exception:
+            link.__context__ = None
+            break
+        seen.add(id(link))
+        link = link.__context__
+    exception.__context__ = handled
 
 
 def _context(m: Machine, exception: Any) -> Value:
-    if exception.context is None and exception.outermost and m.caller_handles():
+    if exception.outermost and m.caller_handles():
         raise Break("exception", "the context of an exception is one that the caller handles")
     return exception.context or m.const(None)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jitshape.frontend.checks import LITERALS, Equals, Is
 from jitshape.frontend.protocols import class_attribute
 from jitshape.frontend.sources import Held, InstanceDict, Key, Source
-from jitshape.frontend.values.base import Value, wraps
+from jitshape.frontend.values.base import Value, has_finalizer, wraps
 from jitshape.frontend.values.classes import HEAP_TYPE, HasSlots
 from jitshape.frontend.values.constants import (
     BINARY,
@@ -46,7 +46,7 @@ class ObjectValue(Storage, HasSlots):
         self.cls, self.object, self.source = cls, object, source
         self.slots: dict[Any, Value | None] = {}
         self.stored_slots: set[Any] = set()
-        self.finalized = hasattr(cls, "__del__")
+        self.finalized = has_finalizer(cls)
 
     def __repr__(self) -> str:
         return f"ObjectValue({self.cls.__qualname__})"

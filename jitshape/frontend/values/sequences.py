@@ -272,15 +272,18 @@ class ListValue(SequenceValue):
     def append(self, m: Machine, item: Value) -> None:
         """`list.append`."""
         if self.sized:
-            self.change(m).append(item)
+            self.change(m, keeps=True).append(item)
         else:
             self.touch(m)
             self.tail.append(item)
 
-    def change(self, m: Machine) -> list[Value | None]:
-        """The storage, for adding, removing, reordering: all is read from here on."""
+    def change(self, m: Machine, keeps: bool = False) -> list[Value | None]:
+        """The storage, for adding, removing, reordering: all is read from here on.  `keeps`: no
+        reference to an item goes."""
         if self.source is not None and not self.moved:
             self.read_all()
+        if not keeps:
+            m.let_go(*self.cells)
         self.moved = True
         self.touch(m)
         return self.cells
@@ -298,6 +301,7 @@ class ListValue(SequenceValue):
             index = self.index_of(m, key, "assignment ")
             if self.source is not None and self.cells[index] is None:
                 m.guard(Item(self.source, index), Present())
+            m.let_go(self.cells[index])
             self.touch(m)
             self.stored.add(index)
             self.cells[index] = value
