@@ -1,5 +1,5 @@
 """The command line: `python -m jitshape explain SCRIPT [ARGS]`, `kernels SCRIPT`, `trace DIR`,
-`profile`.
+`profile`, `cache info|clear|verify|export|import`.
 
 The script runs in this process exactly as `python SCRIPT ARGS` would run it; the report comes
 after its own output, on stderr with --stderr, else on stdout.
@@ -19,6 +19,7 @@ import click
 from jitshape.errors import JitshapeError
 
 if TYPE_CHECKING:
+    from jitshape.cache.store import Store
     from jitshape.observe.records import EntryRecord, Record
 
 _PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -156,3 +157,92 @@ def trace(folder: str, chrome: str | None) -> None:
         Path(chrome).write_text(json.dumps(report.timeline(records)), encoding="utf-8")
     else:
         report.print_report(records, sys.stdout)
+
+
+@main.group()
+def cache() -> None:
+    """Look at, check, empty and move what is kept on disk for later processes: compiled code, in
+    the folder that JITSHAPE_CACHE_DIR names."""
+
+
+def _store() -> Store:
+    from jitshape.cache.store import open_store
+
+    store = open_store()
+    if store is None:
+        raise click.ClickException("there is no cache: see the warning, or unset JITSHAPE_CACHE")
+    return store
+
+
+@cache.command()
+def info() -> None:
+    """Print the folder, its size and limit, and the entries and bytes of each level."""
+    from jitshape.cache import archive
+
+    store = _store()
+    found = archive.survey(store)
+    total = sum(found.sizes.values())
+    print(f"{store.root}: {total} bytes of at most {store.limit}")
+    print(f"environment {store.environment[:16]}")
+    for level in sorted(found.sizes):
+        own, others = found.own[level], found.others[level]
+        print(f"    {level}: {own} entries, {others} of other environments, "
+              f"{found.sizes[level]} bytes")  # fmt: skip
+    if found.damaged:
+        print(f"    damaged: {len(found.damaged)} files; `cache verify` names them")
+
+
+@cache.command()
+def clear() -> None:
+    """Delete all entries, those of other versions too.  The shape profile stays."""
+    from jitshape.cache import eviction
+    from jitshape.cache.store import ENTRIES
+    from jitshape.options import cache_folder
+
+    count, size = eviction.clear(cache_folder() / ENTRIES)
+    print(f"deleted {count} files, {size} bytes")
+
+
+@cache.command()
+@click.option("--delete", is_flag=True, help="Delete the files that are damaged.")
+def verify(delete: bool) -> None:
+    """Check every file; the exit status is 1 where one is damaged."""
+    from jitshape.cache import archive
+
+    found = archive.survey(_store())
+    print(f"{found.own.total() + found.others.total()} entries are whole")
+    for path, reason in found.damaged.items():
+        print(f"{path}: {reason}{', deleted' * delete}")
+        if delete:
+            path.unlink(missing_ok=True)
+    sys.exit(bool(found.damaged))
+
+
+@cache.command("export")
+@click.argument("file", type=click.Path(dir_okay=False))
+def export_(file: str) -> None:
+    """Write the entries of this environment to FILE."""
+    from jitshape.cache import archive
+
+    try:
+        print(f"{archive.export(_store(), Path(file))} entries in {file}")
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be written: {error}") from error
+
+
+@cache.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+def import_(file: str) -> None:
+    """Add the entries of FILE, which `cache export` wrote on a machine of this kind.  They are
+    machine code: import what you trust as you trust a program."""
+    from jitshape.cache import archive
+    from jitshape.cache.files import Damaged
+
+    store = _store()
+    try:
+        count = archive.load(store, Path(file))
+    except (Damaged, OSError) as error:
+        raise click.ClickException(f"{file} is not imported: {error}") from error
+    if not store.writable:
+        raise click.ClickException(f"{file} is not imported: see the warning")
+    print(f"{count} entries from {file}")

@@ -98,9 +98,9 @@ def parse(content: bytes) -> Entry:
     return Entry(*names_of, environment.hex(), content[names:])
 
 
-def read(path: Path) -> bytes:
-    """The content of a file that only this user can have written.  Never waits: what is no plain
-    file is not read.  Raises Damaged, OSError."""
+def read(path: Path) -> tuple[bytes, float]:
+    """The content and the time of a file that only this user can have written.  Never waits: what
+    is no plain file is not read.  Raises Damaged, OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(handle, "rb", buffering=0) as file:
         found = os.fstat(handle)
@@ -111,4 +111,4 @@ def read(path: Path) -> bytes:
             raise Damaged(reason)
         if found.st_size > LARGEST:
             raise Damaged(f"it has {found.st_size} bytes")
-        return file.readall()
+        return file.readall(), found.st_mtime

@@ -47,12 +47,17 @@ def folder_fault(path: Path) -> str | None:
     return distrust(found) if stat.S_ISDIR(found.st_mode) else "it is not a folder"
 
 
+def open_for_writing(path: str | Path, flags: int) -> int:
+    """A handle of a file for this user alone.  Raises OSError, also for links, and for pipes that
+    nobody reads, which would make it wait."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+
 def write_whole(path: Path, parts: list[bytes], temporary: Path) -> None:
     """Write `parts` to `path` so that readers see the old file or the new one.  `temporary` is a
     folder of the same file system for what is not finished.  Raises OSError."""
     unfinished = temporary / f"{path.name}.{os.urandom(8).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    handle = os.open(unfinished, flags, 0o600)
+    handle = open_for_writing(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with open(handle, "wb", buffering=0) as file:
             for part in parts:
@@ -70,7 +75,8 @@ def write_whole(path: Path, parts: list[bytes], temporary: Path) -> None:
 def locked(path: Path, seconds: float) -> Iterator[bool]:
     """Alone among processes with `path`, by a lock file beside it; whether the lock was had within
     `seconds`.  A process that dies gives its lock back.  Raises OSError where no file can be."""
-    with open(path.with_name(path.name + ".lock"), "a") as file:
+    lock = path.with_name(path.name + ".lock")
+    with open(lock, "a", opener=open_for_writing) as file:
         try:
             import fcntl
         except ImportError:  # no lock on this system

@@ -11,15 +11,17 @@ docs/cache.md describes the folder.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-from jitshape.cache import files, folder
+from jitshape.cache import eviction, files, folder
 from jitshape.cache.environment import environment_key, environment_settings, sources_fault
 from jitshape.cache.files import Damaged, Entry
 from jitshape.observe import counters, logs
 from jitshape.options import cache_folder, environment
 
-ENTRIES, UNFINISHED = "store", "unfinished"
+ENTRIES = "store"
+LIMIT = 2 * 2**30  # bytes
 REMEDY = "JITSHAPE_CACHE_DIR names another folder, JITSHAPE_CACHE=0 does without"
 
 
@@ -27,10 +29,11 @@ class Store:
     """The entries of one environment in one folder.  Any number of threads and processes may use
     the folder at once; there is no state between calls but what was warned of."""
 
-    def __init__(self, root: Path, environment: str) -> None:
-        """`root` is made when the first entry is written."""
-        self.root, self.environment = root, environment
-        self.unfinished = root / UNFINISHED
+    def __init__(self, root: Path, environment: str, limit: int = LIMIT) -> None:
+        """`root` is made when the first entry is written; `limit`: about how many bytes it may
+        hold."""
+        self.root, self.environment, self.limit = root, environment, limit
+        self.unfinished = root / eviction.UNFINISHED
         self.writable = True
         self._warned: set[str] = set()
 
@@ -41,7 +44,8 @@ class Store:
         """The data of an entry, counted as a hit or, with the reason, as a miss."""
         path = self.path(level, key)
         try:
-            entry = files.parse(files.read(path))
+            content, used = files.read(path)
+            entry = files.parse(content)
             if (entry.level, entry.key, entry.environment) != (level, key, self.environment):
                 raise Damaged("it holds another entry")
         except FileNotFoundError:
@@ -53,6 +57,7 @@ class Store:
         except (OSError, MemoryError) as error:
             self._warn("unreadable", f"{path} in the cache cannot be read ({error}); {REMEDY}")
             return self._miss(level, key, "unreadable")
+        eviction.note_use(path, used)
         counters.count_in("cache", f"{level}:hit")
         logs.log("cache", f"{level} hit: {key[:16]}: {len(entry.data)} bytes from {path}")
         return entry.data
@@ -63,30 +68,38 @@ class Store:
             return
         path = self.path(level, key)
         parts = files.assemble(Entry(level, key, self.environment, data))
-        try:
-            try:
-                folder.write_whole(path, parts, self.unfinished)
-            except FileNotFoundError:
-                if not self._make_folders(path):
-                    return
-                folder.write_whole(path, parts, self.unfinished)
-        except FileNotFoundError:
-            return  # somebody clears the folder just now
-        except (OSError, MemoryError) as error:
-            self.writable = False
-            self._warn("unwritable", f"the cache {self.root} cannot be written ({error}); {REMEDY}")
+        size = sum(map(len, parts))
+        if size > min(self.limit * eviction.LARGEST_SHARE, files.LARGEST):
+            logs.log("cache", f"{level} not kept: {key[:16]}: {size} bytes are too much")
             return
-        logs.log("cache", f"{level} kept: {key[:16]}: {len(data)} bytes in {path}", debug=True)
+        try:
+            if not self._write(path, parts):
+                return
+            eviction.note_written(self.root, size, self.limit)
+        except FileNotFoundError:
+            return  # somebody deletes the folder just now
+        except (OSError, MemoryError) as error:
+            self._give_up("unwritable", f"{self.root} cannot be written: {error}")
+            return
+        logs.log("cache", f"{level} kept: {key[:16]}: {size} bytes in {path}", debug=True)
 
-    def _make_folders(self, path: Path) -> bool:
-        """Whether entries can be written; the folders may have come from others meanwhile."""
-        for each in (self.root, self.unfinished, path.parent):
-            folder.make_folder(each)
-        reason = trouble(self.root)
-        if reason is not None:
-            self.writable = False
-            self._warn("refused", f"the cache {reason}; {REMEDY}")
-        return reason is None
+    def _write(self, path: Path, parts: list[bytes]) -> bool:
+        """Whether the folder could be trusted, and the file is there.  Raises OSError."""
+        try:
+            folder.write_whole(path, parts, self.unfinished)
+        except FileNotFoundError:
+            for each in (self.root, self.unfinished, path.parent):
+                folder.make_folder(each)
+            reason = trouble(self.root)  # the folders may have come from others meanwhile
+            if reason is not None:
+                self._give_up("refused", reason)
+                return False
+            folder.write_whole(path, parts, self.unfinished)
+        return True
+
+    def _give_up(self, kind: str, reason: str) -> None:
+        self.writable = False
+        self._warn(kind, f"the cache {reason}; {REMEDY}")
 
     def _miss(self, level: str, key: str, reason: str) -> None:
         counters.count_in("cache", f"{level}:miss")
@@ -114,6 +127,20 @@ def trouble(root: Path) -> str | None:
     return None
 
 
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def size_limit() -> int:
+    """The bytes that a store may hold: JITSHAPE_CACHE_SIZE, such as 500M or 2G."""
+    text = environment("CACHE_SIZE")
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if number is not None:
+        return int(float(number[1]) * _UNITS[number[2].upper()])
+    if text:
+        logs.warn(f"JITSHAPE_CACHE_SIZE={text!r} is no size such as 500M or 2G: it is 2G")
+    return LIMIT
+
+
 _opened: tuple[tuple[str, ...], Store | None] | None = None
 
 
@@ -124,7 +151,7 @@ def open_store() -> Store | None:
     if environment("CACHE") == "0":
         return None
     root = cache_folder().absolute() / ENTRIES
-    settings = str(root), *environment_settings()
+    settings = str(root), environment("CACHE_SIZE"), *environment_settings()
     if _opened is None or _opened[0] != settings:
         _opened = settings, _open(root)
     return _opened[1]
@@ -134,7 +161,7 @@ def _open(root: Path) -> Store | None:
     try:
         reason = trouble(root) or sources_fault()
         if reason is None:
-            return Store(root, environment_key())
+            return Store(root, environment_key(), size_limit())
     except OSError as error:
         reason = f"is not used: {error}"
     logs.warn(f"the cache {reason}; {REMEDY}")
