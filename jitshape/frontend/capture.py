@@ -31,6 +31,7 @@ from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.shape_env import Fact
 from jitshape.ir.symfloat import FloatExpr
+from jitshape.ir.words import computed_in_words
 from jitshape.options import Options
 
 _ = jitshape.frontend.torchside.wrap
@@ -88,7 +89,8 @@ class Capture:
         if fact.condition.op == "eq" and isinstance(left, FloatExpr) and left.symbol:
             if type(right) is float:  # bit by bit: nan and the sign of zero count
                 return Guard(bound[0][1].base, Equals(right), fact.location)
-        return Guard(bound[0][1], Holds(fact.condition, bound), fact.location)
+        words = computed_in_words(self.tracer.env, fact.condition)
+        return Guard(bound[0][1], Holds(fact.condition, bound, words), fact.location)
 
     def symbol_texts(self) -> list[str]:
         """The symbols that people ask for: every offset is one."""

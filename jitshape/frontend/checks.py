@@ -336,10 +336,12 @@ class SharesStorage(Check):
 @dataclass(frozen=True)
 class Holds(Check):
     """A relation between sizes: `condition` (ir BoolExpr) with its symbols bound to the Numbers
-    in `symbols`: ((name, Number source), ...).  The guard's own source is the first of them."""
+    in `symbols`: ((name, Number source), ...).  The guard's own source is the first of them.
+    `words`: 64 bits were enough to compute it."""
 
     condition: Any
     symbols: tuple[tuple[str, Source], ...]
+    words: bool = True
 
     def text(self, source: Source) -> str:
         names = {name: str(number) for name, number in self.symbols}

@@ -246,7 +246,7 @@ class Assembler:
     # ---- relations of sizes
 
     def holds(self, source: Source, check: C.Holds) -> None:
-        if not only_sizes(check.condition):
+        if not check.words or not only_sizes(check.condition):
             registers = [self.argument(number) for _, number in check.symbols]
             self.predicates.append((self.current, predicate(check), registers))
             return

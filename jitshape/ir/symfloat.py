@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,14 @@ class FloatExpr:
                 parts = arg.symbols()
             found.update((atom.id, atom) for atom in parts)
         return tuple(found[id] for id in sorted(found))
+
+    def sizes(self) -> Iterator[IntExpr]:
+        """The integers in it."""
+        for arg in self.args:
+            if type(arg) is IntExpr:
+                yield arg
+            elif type(arg) is FloatExpr:
+                yield from arg.sizes()
 
     def print(self, name: Callable[[Atom], str]) -> str:
         """Legal Python; `name` renames symbols."""

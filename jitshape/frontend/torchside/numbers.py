@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
@@ -29,6 +29,7 @@ from jitshape.ir.conditions import (
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
+from jitshape.ir.words import within_word
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
@@ -79,14 +80,6 @@ def answer(ask: Callable[[], Any]) -> Any:
         raise data_dependent(error) from error
 
 
-WORD = 1 << 62  # that guards read numbers as, less a bit for sums
-
-
-def fits(number: Any) -> bool:
-    """Whether a guard can read an int, of any size in Python, as a machine's word."""
-    return type(number) is not int or -WORD <= number < WORD
-
-
 class SymbolicNumber(Value):
     """Shared by int and float: arithmetic through torch's SymInt/SymFloat operators, which run on
     our nodes, so that both sides of the boundary give the same expressions."""
@@ -102,6 +95,20 @@ class SymbolicNumber(Value):
     def specialize(self, m: Machine) -> Value:
         """The literal at the hint, guarded."""
         raise NotImplementedError
+
+    def sizes(self) -> Iterable[Size]:
+        """The ints that it is computed from."""
+        raise NotImplementedError
+
+    def for_torch(self, m: Machine) -> Any:
+        """As an argument of torch, which takes ints of 64 bits: the literal where they are not
+        enough, so that torch says what it says to eager."""
+        return self.to_torch() if self.within_word(m) else self.specialize(m).constant()
+
+    def within_word(self, m: Machine) -> bool:
+        """Whether 64 bits hold what it is computed from, guarded."""
+        why = "an int of 64 bits"
+        return all(answer(lambda s=size: within_word(self.env, s, why)) for size in self.sizes())
 
     def operand(self, m: Machine, other: Value) -> Any:
         """`other` as a number that torch's operators take, or None."""
@@ -196,6 +203,9 @@ class SymbolicInt(SymbolicNumber):
     def to_torch(self) -> Any:
         return symnode.to_torch(self.expr, self.env)
 
+    def sizes(self) -> Iterable[Size]:
+        return (self.expr,)
+
     def specialize(self, m: Machine) -> Value:
         return m.const(answer(lambda: self.env.specialize(self.expr, "used as a plain number")))
 
@@ -243,6 +253,9 @@ class SymbolicFloat(SymbolicNumber):
 
     def to_torch(self) -> Any:
         return self.number
+
+    def sizes(self) -> Iterable[Size]:
+        return self.number.node.expr.sizes()
 
     def specialize(self, m: Machine) -> Value:
         return m.const(answer(lambda: self.number.node.guard_float("", 0)))

@@ -422,7 +422,9 @@ def to_real(m: Machine, value: Value) -> Any:
     """The object that torch gets for a machine value."""
     if isinstance(value, TensorValue):
         return value.tensor
-    if isinstance(value, (SymbolicNumber, SymbolicBool)):
+    if isinstance(value, SymbolicNumber):
+        return value.for_torch(m)
+    if isinstance(value, SymbolicBool):
         return value.to_torch()
     if value.is_constant():
         return value.constant()

@@ -27,7 +27,7 @@ from jitshape.errors import InternalError, UnsupportedTensor
 from jitshape.frontend.checks import TensorMatches, TypeIs
 from jitshape.frontend.dynamic import Policy
 from jitshape.frontend.sources import Held, Number, Source
-from jitshape.frontend.torchside.numbers import SymbolicFloat, SymbolicInt, fits
+from jitshape.frontend.torchside.numbers import SymbolicFloat, SymbolicInt
 from jitshape.frontend.torchside.tensors import DEVICES, TensorValue
 from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import CLOCK, Break, Value
@@ -41,6 +41,7 @@ from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size, sym_max
 from jitshape.ir.symnode import to_torch_float
 from jitshape.ir.trace import Trace
+from jitshape.ir.words import fits
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine

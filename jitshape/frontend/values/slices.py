@@ -127,8 +127,13 @@ class RangeValue(Value):
         if self.is_constant():
             return fold(m, len, self.constant())
         if self.step.is_constant() and self.step.constant() == 1:
+            if not self.truth(m):
+                return m.const(0)
             count = m.binary("-", self.stop, self.start)
-            return count if self.truth(m) else m.const(0)
+            within_word = getattr(count, "within_word", None)  # of a symbolic number
+            if within_word is not None and not within_word(m):
+                return fold(m, len, self.concrete(m))  # raises
+            return count
         return m.const(len(self.concrete(m)))
 
     def getitem(self, m: Machine, key: Value) -> Value:

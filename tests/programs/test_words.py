@@ -1,0 +1,71 @@
+"""Integers that 64 bits do not hold, which Python has and kernels do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import jitshape
+from tests.programs.compare import assert_same
+
+HUGE = (1 << 33, 1 << 40)
+USES: dict[str, Callable[[torch.Tensor, int], object]] = {
+    "added": lambda x, n: x + n * n,
+    "power": lambda x, n: x * (n**3),
+    "shifted": lambda x, n: x + (n << 40),
+    "divided": lambda x, n: x + (n * n) // 3,
+    "times a size": lambda x, n: x + x.shape[0] * n * n,
+    "a float of it": lambda x, n: x * float(n * n),
+    "full": lambda x, n: torch.full((2,), n * n),
+    "fill_": lambda x, n: x.clone().fill_(n * n),
+    "compared": lambda x, n: x < n * n,
+    "tensor": lambda x, n: torch.tensor(n * n),
+    "sizes": lambda x, n: torch.zeros(n * n - 16, 0),
+    "returned": lambda x, n: (x + 1, n * n),
+    "range": lambda x, n: x + len(range(n * n)),
+    "truth of a range": lambda x, n: x + 1 if len(range(n)) else x - 1,
+    "a branch": lambda x, n: x + 1 if n * n > 30 else x - 1,
+}
+
+
+def outcome(fn: Callable, *args: object) -> object:
+    try:
+        return fn(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"  # less C++'s stack
+
+
+@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("huge_first", [False, True])
+def test_numbers(name: str, huge_first: bool) -> None:
+    use, x = USES[name], torch.arange(3)
+    compiled = jitshape.compile(use, dynamic=True)
+    calls = [5, 6, *HUGE, 1 << 20]
+    for n in reversed(calls) if huge_first else calls:
+        assert_same(outcome(use, x, n), outcome(compiled, x, n), str(n))
+
+
+def test_a_number_of_run_time() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x + x.sum().item() * (1 << 40)
+
+    compiled = jitshape.compile(f)
+    for n in (1, 1 << 10, 1 << 30, 2):
+        x = torch.full((3,), n)
+        assert_same(outcome(f, x), outcome(compiled, x), str(n))
+
+
+def test_plain_sizes_are_not_guarded() -> None:
+    """A product of sizes is memory that there is."""
+
+    def f(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x.reshape(x.shape[0] * x.shape[1]) / (x.shape[0] * x.shape[1]) + n + len(range(n))
+
+    jitshape.reset()
+    compiled = jitshape.compile(f, dynamic=True)
+    compiled(torch.ones(4, 5), 3)
+    assert "an int of 64 bits" not in {fact.why for fact in jitshape.history()[-1].facts}
+    compiled(torch.ones(7, 2), 4)
+    assert jitshape.stats()["compiles"] == 1
