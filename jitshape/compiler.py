@@ -52,6 +52,7 @@ from jitshape.observe.records import (
     record,
 )
 from jitshape.options import Options, environment
+from jitshape.programs import forget_graphs
 from jitshape.stages import Native, builtins_changed, bypassed, collection_deferred
 
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
@@ -415,4 +416,4 @@ def reset() -> None:
     for compiler in list(_compilers):
         compiler.forget()
     dynamic.forget_all()
-    pipeline.forget_graphs()
+    forget_graphs()

@@ -4,10 +4,11 @@
         capture     frontend   bytecode and torch calls -> graph, guards, effects
         leave       frontend   code that rebuilds the result; says what the graph must give
         joint       ir         backward recorded behind forward, where a result requires grad
-        share       cache      a graph with an equal key was compiled before: its program serves
-        optimize    ir         functionalize, decompose, simplify, cse, dce
-        partition   ir         forward and backward graphs
-        generate    backend    kernels and program
+        programs.py            the program of the graph: found by an equal key, or made:
+            share       cache      one that was compiled before, in this process or an earlier one
+            optimize    ir         functionalize, decompose, simplify, cse, dce
+            partition   ir         forward and backward graphs
+            generate    backend    kernels and program
         publish     frontend   guards + code -> entry of the Dispatcher
 
 Invariant: a stage that fails leaves nothing behind; its error is Native, which says why the call
@@ -24,12 +25,9 @@ from typing import Any
 
 import torch
 
-from jitshape.backend.anomaly import check_gradients
-from jitshape.backend.autograd import contract_of, make_autograd_callable, with_consumed
-from jitshape.backend.compile import Program, compile_graph, takes_list
-from jitshape.cache.graphs import CompiledGraph, GraphCache, graph_key
-from jitshape.cache.store import open_store
-from jitshape.errors import BadBackend, InternalError, JitshapeError
+from jitshape.backend.autograd import with_consumed
+from jitshape.backend.compile import Program
+from jitshape.errors import InternalError, JitshapeError
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
 from jitshape.frontend.emit import listing
@@ -45,12 +43,8 @@ from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.torchside.varying import symbolic_numbers, varying_slots
 from jitshape.frontend.values.base import Break, Restart
 from jitshape.ir.copies import is_told
-from jitshape.ir.graph import Alias, Graph
+from jitshape.ir.graph import Graph
 from jitshape.ir.ops.registry import OPS
-from jitshape.ir.passes import run_passes
-from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
-from jitshape.ir.passes.partition import partition
-from jitshape.ir.passes.tangents import with_defined_tangents
 from jitshape.ir.printer import print_graph
 from jitshape.ir.trace import Trace, written_with_autograd
 from jitshape.observe import counters, logs
@@ -58,14 +52,14 @@ from jitshape.observe.breaking import break_error, break_record, break_text
 from jitshape.observe.explaining import symbol_lines
 from jitshape.observe.records import BreakRecord, is_detailed, record
 from jitshape.options import Options, environment
-from jitshape.stages import Native, collection_deferred, stage
+from jitshape.programs import shared_graph
+from jitshape.stages import Native, stage
 
 # What autograd says in the trace, and why the function runs eagerly then.
 BACKWARD_RAISES = {
     "modified by an inplace operation": "backward raises: a tensor it needs is overwritten",
     "symbolic sizes/strides": "a backward formula of C++ takes sizes for plain numbers",
 }
-_graphs = GraphCache()
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +106,7 @@ def compile_call(
             consumed = consumed_places(captured, exit_.keys, graph)
             made, shares = shared_graph(graph, options, function.__qualname__)
             run, compiled = with_consumed(unseen(made.run), consumed), made.program
-            shared = tuple(memory_guards(tensors, made.mutations, made.aliases))
+            shared = tuple(memory_guards(tensors, made.written, made.viewed))
     finally:
         captured.tracer.close()
     with stage("publish"):
@@ -342,58 +336,6 @@ def symbol_sources(captured: Capture, graph: Graph) -> list[Any]:
     return [symbols[str(symbol)] for symbol in graph.symbols]
 
 
-def shared_graph(graph: Graph, options: Options, name: str) -> tuple[CompiledGraph, bool]:
-    """The compiled graph, and whether an earlier entry's serves."""
-    own = callable(options.backend)  # a back end of the user's sees every graph
-    key = None if own else graph_key(graph, options.backend, options.memory_plan, name)
-    found = _graphs.find(key)
-    _tell_cache(name, found is not None)
-    if found is not None:
-        return found, True
-    with torch._C.DisableTorchFunction():
-        run, program = compile_recorded(graph, options, name)
-    aliases = tuple(output for output in graph.outputs if isinstance(output, Alias))
-    made = CompiledGraph(run, program, tuple(graph.mutations), aliases)
-    _graphs.add(key, made)
-    return made, False
-
-
-def _tell_cache(name: str, hit: bool) -> None:
-    counters.count_in("cache", "graph:hit" if hit else "graph:miss")
-    reason = "an equal graph was compiled before" if hit else "no equal graph so far"
-    logs.log("cache", f"graph {'hit' if hit else 'miss'}: {name}: {reason}")
-
-
-def compile_recorded(
-    graph: Graph, options: Options, name: str
-) -> tuple[Callable[..., Any], Program]:
-    """The callable that takes the graph's inputs and gives its outputs."""
-    with stage("optimize"):
-        run_passes(graph, OPTIMIZE, observers=(_log_pass,))
-    if not graph.gradients:
-        program = generate(graph, options)
-        return first(program.run, graph), program
-    with stage("partition"):
-        split = partition(graph)
-        contract = contract_of(graph, split)
-
-    def compile_backward(defined: tuple[bool, ...]) -> Callable[..., Any]:
-        counters.count("backward_compiles")
-        with collection_deferred():
-            backward = with_defined_tangents(split.backward, defined)
-            run_passes(backward, CLEAN_UP, has=split_has)
-            backward.consumed = True
-            return generate(backward, options).run
-
-    def watch(defined: tuple[bool, ...], inputs: Sequence[Any]) -> None:
-        check_gradients(with_defined_tangents(split.backward, defined), sum(defined), inputs)
-
-    split_has = {p for step in OPTIMIZE for p in step.provides}
-    program = generate(split.forward, options)
-    run = make_autograd_callable(program.run, compile_backward, contract, name, watch)
-    return run, program
-
-
 def unseen(run: Callable[..., Any]) -> Callable[..., Any]:
     """`run` with its calls of torch out of sight of the function modes that are on, such as the
     one that gives new tensors the default device."""
@@ -405,89 +347,6 @@ def unseen(run: Callable[..., Any]) -> Callable[..., Any]:
     return hidden if torch._C._len_torch_function_stack() else run
 
 
-def first(run: Callable[..., Any], graph: Graph) -> Callable[..., Any]:
-    """`run` without the outputs behind those that the user gets."""
-    count = graph.returned
-    if count is None or count == len(graph.outputs):
-        return run
-    return lambda *inputs: run(*inputs)[:count]
-
-
-def generate(graph: Graph, options: Options) -> Program:
-    """Kernels and program of one graph."""
-    backend = options.backend
-    if backend == "auto":
-        on_gpu = any(v.type.device.type == "cuda" for v in graph.inputs)
-        backend = "triton" if on_gpu else "cpu"
-    if callable(backend):
-        program = Program(takes_list(graph, users_program(graph, backend)))
-    else:
-        with stage("generate"):
-            store = open_store() if options.cache else None
-            program = compile_graph(
-                graph, backend=backend, memory_plan=options.memory_plan, store=store
-            )
-    counters.count("graphs")
-    counters.count("kernels", len(program.kernels))
-    for op, calls in program.externs.items():
-        counters.count_in("extern_ops", op, calls)
-    for line in program.log:
-        logs.log("schedule", line)
-    if logs.enabled("output_code"):
-        for kernel in program.kernels:
-            logs.log("output_code", kernel.source or kernel.text)
-        logs.log("output_code", program.source)
-    return program
-
-
-def users_program(graph: Graph, backend: Callable[..., Any]) -> Callable[..., Any]:
-    """What a back end of the user's makes of the graph, with its results checked."""
-    name = getattr(backend, "__name__", type(backend).__name__)
-    run = backend(graph, example_inputs(graph))
-    if not callable(run):
-        raise BadBackend(
-            f"back end {name} returned {type(run).__name__}",
-            because="backend(graph, example_inputs) must return a callable",
-            avoid="return one that takes the graph's inputs and gives a list of its outputs",
-        )
-    count = len(graph.outputs)
-
-    def checked(*inputs: Any) -> Any:
-        results = run(*inputs)
-        if not isinstance(results, (list, tuple)) or len(results) != count:
-            found = type(results).__name__
-            found += f" of {len(results)}" if isinstance(results, (list, tuple)) else ""
-            raise BadBackend(
-                f"the callable that back end {name} returned gave {found}",
-                because=f"the graph has {count} outputs",
-                avoid="return a list with one item for each of graph.outputs",
-            )
-        return results
-
-    return checked
-
-
-def example_inputs(graph: Graph) -> list[Any]:
-    """Tensors (of zeros) and numbers such as this call gives to `graph`, for a user's backend."""
-
-    def actual(sizes: Sequence[Any]) -> list[int]:
-        return [graph.env.actual(s) or 0 for s in sizes]
-
-    types_ = [value.type for value in graph.inputs]
-    tensors = [
-        torch.empty_strided(
-            actual(t.shape), actual(t.strides), dtype=t.dtype, device=t.device
-        ).zero_()
-        for t in types_
-    ]
-    return [*tensors, *actual(graph.symbols)]
-
-
-def _log_pass(name: str, graph: Graph) -> None:
-    if name == OPTIMIZE[-1].name and logs.enabled("functional"):
-        logs.log("functional", print_graph(graph))
-
-
 def _log_entry(captured: Capture, program: GuardProgram, entry: types.FunctionType) -> None:
     if logs.enabled("dynamic"):
         for line, debug in symbol_lines(captured):
@@ -496,8 +355,3 @@ def _log_entry(captured: Capture, program: GuardProgram, entry: types.FunctionTy
         logs.log("guards", str(program))
     if logs.enabled("bytecode"):
         logs.log("bytecode", listing(entry.__code__))
-
-
-def forget_graphs() -> None:
-    """Share no graph compiled so far."""
-    _graphs.clear()

@@ -244,13 +244,13 @@ def test_marks():
 
 
 def test_internal_error_names_stage_and_is_suppressed_on_request(monkeypatch, capsys):
-    from jitshape import pipeline
+    from jitshape import programs
 
     def fails(graph, **kwargs):
         node = graph.nodes[0]
         raise KeyError(node.op)
 
-    monkeypatch.setattr(pipeline, "compile_graph", fails)
+    monkeypatch.setattr(programs, "compile_graph", fails)
     with pytest.raises(errors.InternalError, match="stage 'generate'") as caught:
         jitshape.compile(double)(torch.ones(2))
     assert "--> " in str(caught.value) and "mul(x, 2)" in str(caught.value)

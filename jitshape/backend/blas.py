@@ -42,7 +42,7 @@ class Operand:
 class Product:
     """out = a b + bias"""
 
-    call: Gemm
+    dtype: torch.dtype
     a: Operand
     b: Operand
     bias: Value | None
@@ -57,14 +57,20 @@ def product(node: Node, algebra: Algebra) -> Product | None:
     out = tensor_type(node.outs[0])
     if out.device.type != "cpu" or out.strides != contiguous_strides(out.shape):
         return None
-    address = function_address(out.dtype)
     x, y = operand(a, algebra), operand(b, algebra)
-    if not address or x is None or y is None or not all(map(is_row_of(out), biases)):
+    if x is None or y is None or not all(map(is_row_of(out), biases)):
         return None
-    call = Gemm(address, out.dtype.itemsize, x.transposed, y.transposed, bool(biases))
+    if not function_address(out.dtype):
+        return None
     bias = biases[0] if biases else None
     rows, columns = out.shape
-    return Product(call, x, y, bias, (rows, columns, a.type.shape[1]))
+    return Product(out.dtype, x, y, bias, (rows, columns, a.type.shape[1]))
+
+
+def gemm(dtype: torch.dtype, transpose_a: bool, transpose_b: bool, bias: bool) -> Gemm | None:
+    """The call of BLAS for operands that lie so; None where it is not to be used."""
+    address = function_address(dtype)
+    return Gemm(address, dtype.itemsize, transpose_a, transpose_b, bias) if address else None
 
 
 def is_row_of(out: TensorType) -> Callable[[Value], bool]:

@@ -11,11 +11,14 @@ import linecache
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from jitshape.backend.bindings import Binding, namespace
 from jitshape.backend.codegen.program import Call, ProgramWriter
 from jitshape.backend.externs import has_out, may_alias
+from jitshape.backend.faults import check_faults
 from jitshape.backend.fusion import Axes, Group
 from jitshape.backend.identity import kernel_key
 from jitshape.backend.indexing import is_dense
@@ -25,6 +28,7 @@ from jitshape.backend.loops import Kernel
 from jitshape.backend.lower import root
 from jitshape.backend.memory import MemoryPlan, Step, peak_bytes, plan_memory
 from jitshape.backend.pieces import build_pieces
+from jitshape.backend.runtime import Signature, signature_of
 from jitshape.backend.scans import build_scan
 from jitshape.backend.schedule import Schedule, schedule
 from jitshape.backend.text import kernel_text
@@ -48,8 +52,27 @@ class KernelInfo:
 
     name: str
     origin: tuple[str, ...]
-    text: str
-    source: str
+    texts: Callable[[], tuple[str, str]]
+
+    @property
+    def text(self) -> str:
+        return self.texts()[0]
+
+    @property
+    def source(self) -> str:
+        return self.texts()[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a program was put together from: `launchers` with their `signatures`, `places`: the
+    launcher of each kernel call."""
+
+    graph: Graph
+    bindings: Mapping[str, Binding]
+    launchers: Sequence[Launcher]
+    signatures: Sequence[Signature]
+    places: Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +87,7 @@ class Program:
     steps: tuple[Step, ...] = ()
     plan: MemoryPlan | None = None
     algebra: Algebra = field(default_factory=Algebra)
+    parts: Parts | None = None
 
     def __call__(self, *inputs: Any) -> tuple:
         return self.run(*inputs)
@@ -103,16 +127,30 @@ def compile_graph(
     calls = _calls(plan)
     steps, memory = _memory(plan, calls, memory_plan)
     kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
-    launch = _shared(backend, kernels, store)
-    writer = ProgramWriter(graph, plan.algebra, calls, memory, launch)
+    unique, places = _shared(kernels)
+    made = launchers(backend, unique, store)
+    writer = ProgramWriter(graph, plan.algebra, calls, memory, places)
     source = writer.write()
-    infos = tuple(
-        KernelInfo(k.name, k.origin, kernel_text(k), getattr(made, "source", ""))
-        for k, made in zip(kernels, launch)
-    )
+    infos = tuple(_info(kernel, made[place]) for kernel, place in zip(kernels, places))
     externs = Counter(call.op for call in calls if isinstance(call, Node))
-    run = _function(source, writer.globals)
-    return Program(run, source, infos, dict(externs), tuple(plan.log), steps, memory, plan.algebra)
+    names = namespace(writer.bindings, made, partial(check_faults, graph))
+    parts = Parts(graph, writer.bindings, made, list(map(signature_of, unique)), places)
+    return Program(
+        function_of(source, names),
+        source,
+        infos,
+        dict(externs),
+        tuple(plan.log),
+        steps,
+        memory,
+        plan.algebra,
+        parts,
+    )
+
+
+def _info(kernel: Kernel, launcher: Launcher) -> KernelInfo:
+    texts = kernel_text(kernel), getattr(launcher, "source", "")
+    return KernelInfo(kernel.name, kernel.origin, lambda: texts)
 
 
 def _eager(graph: Graph) -> Program:
@@ -167,14 +205,14 @@ def simplify_sizes(graph: Graph) -> None:
     graph.outputs = [output(x) for x in graph.outputs]
 
 
-def _shared(backend: str, kernels: Sequence[Kernel], store: Store | None) -> list[Launcher]:
-    """A launcher for each kernel; equal kernels share theirs."""
+def _shared(kernels: Sequence[Kernel]) -> tuple[list[Kernel], list[int]]:
+    """The kernels that differ, and of each kernel the place of its like among them."""
     unique: dict[Hashable, Kernel] = {}
     keys = [kernel_key(kernel) for kernel in kernels]
     for key, kernel in zip(keys, kernels):
         unique.setdefault(key, kernel)
-    made = dict(zip(unique, launchers(backend, list(unique.values()), store)))
-    return [made[key] for key in keys]
+    place = {key: number for number, key in enumerate(unique)}
+    return list(unique.values()), [place[key] for key in keys]
 
 
 def _calls(plan: Schedule) -> list[Call]:
@@ -266,7 +304,7 @@ def _same_memory(algebra: Algebra, a: TensorType, b: TensorType) -> bool:
     )
 
 
-def _function(source: str, names: dict[str, Any]) -> FunctionType:
+def function_of(source: str, names: dict[str, Any]) -> FunctionType:
     """The function that the program's text defines; tracebacks show its lines."""
     file = f"<jitshape program {next(_files)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)

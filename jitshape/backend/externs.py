@@ -1,7 +1,7 @@
 """Extern calls: the fastest way to call ATen for an op from a Python program.
 
-In: a node that no kernel computes.  Out: the callable, bound once, and whether it takes `out=`
-for a preallocated result.  Invariant: arguments are passed as the op's schema has them.
+In: the op of a node that no kernel computes.  Out: the callable, bound once, and whether it takes
+`out=` for a preallocated result.  Invariant: arguments are passed as the op's schema has them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def has_out(node: Node) -> bool:
     return node.op in OUT_VARIANTS
 
 
-def extern_callable(node: Node) -> tuple[Callable[..., Any], bool]:
-    """What the program calls for `node`, and whether with `out=`."""
-    if node.op in OUT_VARIANTS:
-        return OUT_VARIANTS[node.op], True
-    definition = OPS.get(node.op)
+def extern_callable(op: str) -> tuple[Callable[..., Any], bool]:
+    """What the program calls for `op`, and whether with `out=`."""
+    if op in OUT_VARIANTS:
+        return OUT_VARIANTS[op], True
+    definition = OPS.get(op)
     if definition is not None and definition.has("run"):
         return definition.run, False
-    namespace, name, overload = node.op.split(".")
+    namespace, name, overload = op.split(".")
     packet = getattr(getattr(torch.ops, namespace), name)
     return _binding(packet, namespace, name) or getattr(packet, overload)._op, False
 

@@ -114,7 +114,8 @@ def compile_kernels(
         return []
     sources, declarations = _write(kernels)
     engine = _engine(_assemble(sources, declarations), store)
-    return [runtime.make_launcher(k, engine, source) for k, source in zip(kernels, sources)]
+    signatures = map(runtime.signature_of, kernels)
+    return [runtime.make_launcher(s, engine, source) for s, source in zip(signatures, sources)]
 
 
 def _engine(text: str, store: Store | None) -> Engine:
@@ -133,4 +134,4 @@ def _engine(text: str, store: Store | None) -> Engine:
 def link_kernels(kernels: Sequence[Kernel], object_code: bytes) -> list[runtime.Launcher]:
     """Launchers for code kept from an earlier `compile_kernels` (`launcher.engine.object_code`)."""
     engine = Engine("", object_code)
-    return [runtime.make_launcher(kernel, engine) for kernel in kernels]
+    return [runtime.make_launcher(runtime.signature_of(kernel), engine) for kernel in kernels]

@@ -12,6 +12,7 @@ import ctypes
 import functools
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -153,13 +154,30 @@ define internal void @jitshape.parallel(ptr %body, ptr %buffers, ptr %sizes,
 """
 
 
-def make_launcher(kernel: Kernel, engine: Any, source: str = "") -> Launcher:
-    """The callable for `kernel`, whose code `engine` holds; `source` is for people."""
-    read_tensors_directly()
+@dataclass(frozen=True)
+class Signature:
+    """What a kernel is called with: so many tensors and sizes, then scalars; of each of these,
+    whether it is a double (1) or an integer (0)."""
+
+    name: str
+    tensors: int
+    sizes: int
+    floats: bytes
+
+
+def signature_of(kernel: Kernel) -> Signature:
     tensors = sum(buffer.role != "scratch" for buffer in kernel.buffers)
     floats = bytes(dtype.is_floating_point for dtype in kernel.scalars)
+    return Signature(kernel.name, tensors, len(kernel.sizes), floats)
+
+
+def make_launcher(kernel: Signature, engine: Any, source: str = "") -> Launcher:
+    """The callable for `kernel`, whose code `engine` holds; `source` is for people."""
+    read_tensors_directly()
     address = engine.address(kernel.name)
-    return Launcher(kernel.name, address, tensors, len(kernel.sizes), floats, engine, source)
+    return Launcher(
+        kernel.name, address, kernel.tensors, kernel.sizes, kernel.floats, engine, source
+    )
 
 
 @functools.cache

@@ -4,7 +4,9 @@ In: a recorded graph with the facts that hold of its sizes.  Out: `graph_key`, e
 that compile to the same program, and `GraphCache`, which keeps the programs used last.
 Instances of one class, and recompiles that only a guard on a Python object made, end here.
 Invariant: whatever a compile reads of a graph is part of its key; what has no value to compare
-has no key, and is compiled each time.
+has no key, and is compiled each time.  Of the sizes that a call has (the hints) code for the CPU
+only needs the order of magnitude: they decide what is saved for backward and whose memory is
+taken over, never what is computed, and so the first call's choice serves for the others.
 """
 
 from __future__ import annotations
@@ -16,24 +18,26 @@ from typing import Any
 
 import torch
 
-from jitshape.ir.graph import Alias, Graph, Mutation, Node, Value
+from jitshape.ir.graph import Graph, Node, Value
 from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr
 from jitshape.ir.types import TensorType
 
 KEPT = 128
+MAGNITUDE = 16  # bits of sizes that are alike
 _PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledGraph:
-    """`run(*inputs)` gives the outputs; `mutations` and `aliases` say what it does to inputs."""
+    """`run(*inputs)` gives the outputs; it writes to the inputs `written` (by their places), and
+    returns views of the inputs `viewed`."""
 
     run: Callable[..., Any]
     program: Any
-    mutations: tuple[Mutation, ...]
-    aliases: tuple[Alias, ...]
+    written: tuple[int, ...]
+    viewed: tuple[int, ...]
 
 
 class GraphCache:
@@ -66,7 +70,7 @@ class _NoKey(Exception):
 def graph_key(graph: Graph, *settings: Hashable) -> Hashable | None:
     """What a compile of `graph` depends on, `settings` included; None: not to be shared."""
     try:
-        return (settings, torch.get_default_dtype(), _Keys(graph).key())
+        return (settings, torch.get_default_dtype(), _Keys(graph, "triton" in settings).key())
     except _NoKey:
         return None
 
@@ -74,10 +78,14 @@ def graph_key(graph: Graph, *settings: Hashable) -> Hashable | None:
 class _Keys:
     """Numbers the values of one graph in the order of their definition."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, tiled: bool) -> None:
         self.graph = graph
         self.numbers: dict[Any, int] = {}
         self.with_gradients = bool(graph.gradients)
+        types = [value.type for value in graph.inputs]
+        self.tiled = tiled or any(
+            isinstance(t, TensorType) and t.device.type != "cpu" for t in types
+        )
 
     def key(self) -> Hashable:
         graph = self.graph
@@ -91,11 +99,19 @@ class _Keys:
         return inputs, nodes, outputs, tracked, counts, moved, symbols, self.facts()
 
     def facts(self) -> Hashable:
-        """All that is known of sizes, and the hints that choices are made by."""
+        """All that is known of sizes, and what choices are made by."""
         env = self.graph.env
-        rows = [(s.name, env.algebra.bounds(s.expr), s.expr.hint) for s in env.symbols.values()]
+        rows = [
+            (s.name, env.algebra.bounds(s.expr), self.hint(s.expr)) for s in env.symbols.values()
+        ]
         asserts = tuple(assumption(fact) for fact in env.asserts)
         return tuple(rows), tuple(str(fact.condition) for fact in env.facts), asserts
+
+    def hint(self, size: IntExpr) -> int | None:
+        """Of a size: Triton's tiles are chosen by it; else whether it exists while tracing, and
+        how near its products come to the limits of 64 bits."""
+        hint = size.hint
+        return hint if hint is None or self.tiled else abs(hint).bit_length() // MAGNITUDE
 
     def number(self, thing: Any) -> int:
         return self.numbers.setdefault(thing, len(self.numbers))

@@ -2,21 +2,21 @@ import pytest
 import torch
 
 import jitshape
-from jitshape import pipeline
+from jitshape import programs
 from jitshape.backend import blas
 
 
 def compiled(function, *calls, dynamic=True, backend="cpu"):
     """Check every call against eager; the sources of the programs."""
     sources = []
-    original = pipeline.compile_graph
+    original = programs.compile_graph
 
     def spy(*args, **kwargs):
         program = original(*args, **kwargs)
         sources.append(program.source)
         return program
 
-    pipeline.compile_graph = spy
+    programs.compile_graph = spy
     try:
         fast = jitshape.compile(function, dynamic=dynamic, fullgraph=True, backend=backend)
         for args in calls:
@@ -24,7 +24,7 @@ def compiled(function, *calls, dynamic=True, backend="cpu"):
             assert got.stride() == expected.stride() or got.numel() == 0
             torch.testing.assert_close(got, expected)
     finally:
-        pipeline.compile_graph = original
+        programs.compile_graph = original
     return "\n".join(sources)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import jitshape
-from jitshape import pipeline
+from jitshape import pipeline, programs
 from jitshape.frontend import capture as capturing
 from jitshape.frontend._evalframe import hook_state
 from jitshape.frontend.machine import Machine
@@ -81,7 +81,7 @@ PLACES = [  # and the number of calls before it
     (pipeline, "leave", (3, 2)),
     (pipeline, "finish_graph", (3, 2)),
     (pipeline, "shared_graph", (1,)),
-    (pipeline, "compile_graph", (3, 2)),
+    (programs, "compile_graph", (3, 2)),
     (pipeline, "assemble", (1, 4, 2)),
 ]
 

@@ -1,8 +1,8 @@
 """The program: straight-line Python that binds sizes, allocates, launches, calls ATen, returns.
 
-In: a graph, its kernel and extern calls in order, the memory plan.  Out: the source text and the
-objects that its global names stand for.  Invariant: nothing is looked up, built or decided at
-call time that could be decided here; every name is bound once before the first call.
+In: a graph, its kernel and extern calls in order, the memory plan.  Out: the source text and what
+its global names stand for (backend/bindings.py).  Invariant: nothing is looked up, built or
+decided at call time that could be decided here; every name is bound once before the first call.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ import keyword
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
+from jitshape.backend.bindings import Binding
 from jitshape.backend.blas import Product, product
-from jitshape.backend.empty import empty_of
-from jitshape.backend.externs import extern_callable, gives_row, with_strides
-from jitshape.backend.faults import check_faults, new_fault
+from jitshape.backend.externs import gives_row, has_out
 from jitshape.backend.kernels import KernelCall
 from jitshape.backend.lower import FAULT, is_view_op, root
 from jitshape.backend.memory import MemoryPlan
-from jitshape.errors import InternalError, Refuted
-from jitshape.ir.evaluate import rebuild_alias
+from jitshape.errors import InternalError
 from jitshape.ir.graph import (
     Alias,
     Graph,
@@ -40,13 +37,12 @@ from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import SHORT, TensorType
-from jitshape.ir.versions import add_versions, reshape, set_version
 
 Call = KernelCall | Node
 
 
 class ProgramWriter:
-    """Writes one program; `globals` grows with it."""
+    """Writes one program; `bindings`, what its global names stand for, grows with it."""
 
     def __init__(
         self,
@@ -54,15 +50,16 @@ class ProgramWriter:
         algebra: Algebra,
         calls: Sequence[Call],
         plan: MemoryPlan,
-        launchers: Sequence[Any],
+        launchers: Sequence[int],
     ) -> None:
+        """`launchers`: the place of the launcher of each kernel call."""
         self.graph, self.algebra, self.calls, self.plan = graph, algebra, calls, plan
         self.launchers = iter(launchers)
-        self.globals: dict[str, Any] = {"empty": torch.empty_strided}
-        self.globals["as_strided"] = torch.as_strided
+        self.bindings: dict[str, Binding] = {}
+        self._help("empty", "as_strided")
         self.lines: list[str] = []
         self._names: dict[Any, str] = {}
-        self._taken: set[str] = set(self.globals) | {"float", "math", "max", "min", "program"}
+        self._taken: set[str] = set(self.bindings) | {"float", "math", "max", "min", "program"}
         self._taken |= {FAULT.name, "note", "faults", "new_fault", "check", "no_grad"}
         self._taken |= {"Refuted", "state", "random_state"}
         self._taken |= {"set_version", "add_versions", "rebuild_alias", "reshape", "with_strides"}
@@ -90,7 +87,7 @@ class ProgramWriter:
             self._free(step)
             self._free_inputs(step)
         if self._notes_faults():
-            self.globals["check"] = partial(check_faults, self.graph)
+            self.bindings["check"] = ("check",)
             self.lines.append(f"if note.value: check([{inputs}])")
             self.lines.append(f"faults.append(({FAULT.name}, note))")
         self._return()
@@ -108,13 +105,14 @@ class ProgramWriter:
         """A flag that is down, which this call alone holds."""
         if not self._notes_faults():
             return []
-        self.globals |= {"faults": [], "new_fault": new_fault}
+        self.bindings["faults"] = ("faults",)
+        self._help("new_fault")
         return [f"{FAULT.name}, note = faults.pop() if faults else new_fault()"]
 
     def _random_lines(self) -> list[str]:
         if not self._restores:
             return []
-        self.globals["random_state"] = torch.get_rng_state
+        self._help("random_state")
         return ["state = random_state()"]
 
     # ---- names
@@ -136,11 +134,14 @@ class ProgramWriter:
         self._taken.add(name)
         return name
 
-    def _bind_global(self, key: Any, wish: str, value: Any) -> str:
+    def _bind(self, key: Any, wish: str, *binding: Any) -> str:
         if key not in self._constants:
             name = self._constants[key] = self._fresh(wish)
-            self.globals[name] = value
+            self.bindings[name] = binding
         return self._constants[key]
+
+    def _help(self, *names: str) -> None:
+        self.bindings.update((name, ("helper", name)) for name in names)
 
     # ---- sizes
 
@@ -173,7 +174,7 @@ class ProgramWriter:
         if atom.args is None:
             expr = self.algebra.atom_expr(atom.id)
             self._symbols.update(expr.symbols())
-            self.globals["math"] = math
+            self._help("math")
             return expr.print(self.name)
         a, b = (self.size(arg) for arg in atom.args)
         sign = {"floordiv": "//", "mod": "%"}.get(atom.kind)
@@ -182,7 +183,7 @@ class ProgramWriter:
     def real(self, real: FloatExpr) -> str:
         """Text of a float computed from sizes and float arguments."""
         self._symbols.update(real.symbols())
-        self.globals["math"] = math
+        self._help("math")
         return real.print(self.name)
 
     def sizes(self, sizes: Iterable[Size]) -> str:
@@ -226,7 +227,7 @@ class ProgramWriter:
             self._allocate(value)
         launcher = next(self.launchers)
         name = self._fresh(call.kernel.name)
-        self.globals[name] = launcher
+        self.bindings[name] = ("kernel", launcher)
         args = [self.name(value) for value in call.buffers]
         for atom in call.kernel.sizes:
             args.append(self._atom(atom))
@@ -242,7 +243,7 @@ class ProgramWriter:
         shape, strides = self.sizes(type_.shape), self.sizes(type_.strides)
         if type_.device.type == "cpu":
             wish = f"empty_{SHORT[type_.dtype]}"
-            empty = self._bind_global(("empty", type_.dtype), wish, empty_of(type_.dtype))
+            empty = self._bind(("empty", type_.dtype), wish, "empty", type_.dtype)
             self.lines.append(f"{name} = {empty}({shape}, {strides})")
             return
         dtype, device = self._constant(type_.dtype), self._constant(type_.device)
@@ -253,11 +254,10 @@ class ProgramWriter:
         if found is not None:
             self._product(node, found)
             return
-        target, has_out = extern_callable(node)
-        name = self._bind_global(("op", node.op), node.op.split(".")[1], target)
+        name = self._bind(("op", node.op), node.op.split(".")[1], "op", node.op)
         args = [self.argument(arg) for arg in node.args]
         args += [f"{key}={self.argument(arg)}" for key, arg in node.kwargs.items()]
-        if has_out:
+        if has_out(node):
             self._allocate(node.outs[0])
             args.append(f"out={self.name(node.outs[0])}")
             left = ""
@@ -278,7 +278,7 @@ class ProgramWriter:
 
     def _check_layout(self, node: Node) -> None:
         """Results of an op without a rule get the strides that the graph has for them."""
-        self.globals["with_strides"] = with_strides
+        self._help("with_strides")
         for out in node.outs:
             if isinstance(out.type, TensorType) and out.type.ndim > 1:
                 name, strides = self.name(out), self.sizes(out.type.strides)
@@ -286,10 +286,11 @@ class ProgramWriter:
 
     def _product(self, node: Node, p: Product) -> None:
         """A matrix product on memory: no operand is made a view."""
-        layout = (p.call.transpose_a, p.call.transpose_b)
+        layout = (p.a.transposed, p.b.transposed)
         letters = "".join("nt"[flag] for flag in layout)
         op = node.op.split(".")[1]
-        name = self._bind_global((op, letters, p.call.item_size), f"{op}_{letters}", p.call)
+        binding = ("product", p.dtype, *layout, p.bias is not None)
+        name = self._bind(binding, f"{op}_{letters}", *binding)
         self._allocate(node.outs[0])
         tensors = [node.outs[0], p.a.base, p.b.base]
         args = [self.name(value) for value in tensors]
@@ -321,7 +322,7 @@ class ProgramWriter:
                 self._asserts.remove(fact)
                 what = assumption(fact)
                 text = fact.condition.print(self._atom)
-                self.globals["Refuted"] = Refuted
+                self._help("Refuted")
                 rest = ", state" if self._drew else ""
                 self._restores = self._restores or self._drew
                 message = f"a value does not fit what follows: {what}"
@@ -375,7 +376,7 @@ class ProgramWriter:
 
     def _constant(self, value: Any) -> str:
         wish = SHORT.get(value, "c") if isinstance(value, torch.dtype) else "c"
-        return self._bind_global(value, wish, value)
+        return self._bind(value, wish, "constant", value)
 
     def tensor(self, value: Value) -> str:
         """Text of a tensor: a variable, or a view of one, made once."""
@@ -426,21 +427,21 @@ class ProgramWriter:
                 base = self._variable(texts, output.output)
                 texts[place] = self._rebuilt(base, output)
         for change in self.graph.reshaped:
-            self.globals["reshape"] = reshape
+            self._help("reshape")
             target = self.name(self.graph.inputs[change.input])
             view = "None"
             if change.output is not None:
                 view = self._variable(texts, change.output)
             self.lines.append(f"reshape({target}, {view}, {change.times})")
         for place, number in self.graph.versions:
-            self.globals["set_version"] = set_version
+            self._help("set_version")
             self.lines.append(f"set_version({self._variable(texts, place)}, {number})")
         self.lines.append(f"return {_tuple(texts)}")
 
     def _hide_from_autograd(self) -> None:
         """ATen is called, and inputs are written, as the program did it: without autograd."""
         if self.graph.mutations or any(isinstance(call, Node) for call in self.calls):
-            self.globals["no_grad"] = torch.no_grad
+            self._help("no_grad")
             self.lines = ["with no_grad():", *(f"    {line}" for line in self.lines)]
 
     def _output(self, output: Any) -> str:
@@ -450,7 +451,7 @@ class ProgramWriter:
         target = self.name(self.graph.inputs[mutation.input])
         self.lines.append(f"{target}.copy_({text})")
         if mutation.versions != 1:
-            self.globals["add_versions"] = add_versions
+            self._help("add_versions")
             self.lines.append(f"add_versions({target}, {mutation.versions - 1})")
         return text
 
@@ -471,7 +472,7 @@ class ProgramWriter:
         parts = [self.sizes(type_.shape), self.sizes(type_.strides), self.size(type_.offset)]
         if sources[place].type.dtype == type_.dtype and not alias.traits:
             return f"as_strided({base}, {', '.join(parts)})"
-        self.globals["rebuild_alias"] = rebuild_alias
+        self._help("rebuild_alias")
         parts += [self._constant(type_.dtype), repr(alias.traits)]
         return f"rebuild_alias({base}, {', '.join(parts)})"
 

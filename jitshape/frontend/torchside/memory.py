@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from jitshape.frontend.checks import Apart, Guard, NoOverlap, SharesStorage
 from jitshape.frontend.sources import Held
-from jitshape.ir.graph import Alias, Mutation
 
 MOST_PAIRS = 32  # that have a guard each
 
@@ -22,14 +21,15 @@ if TYPE_CHECKING:
 
 
 def memory_guards(
-    inputs: Sequence[GraphInput], mutations: Sequence[Mutation], aliases: Sequence[Alias]
+    inputs: Sequence[GraphInput], writes: Sequence[int], views: Sequence[int]
 ) -> Iterator[Guard]:
-    """For a graph with these inputs, in order, writes to them and views of them."""
+    """For a graph with these inputs, in order, writes to some of them and views of some, each by
+    its place."""
     by_storage: dict[int, list[GraphInput]] = {}
     for entry in inputs:
         by_storage.setdefault(_storage(entry), []).append(entry)
-    written = {_storage(inputs[m.input]) for m in mutations}
-    viewed = {_storage(inputs[a.input]) for a in aliases}
+    written = {_storage(inputs[place]) for place in writes}
+    viewed = {_storage(inputs[place]) for place in views}
     for storage, (first, *others) in by_storage.items():
         if storage in written or storage in viewed:
             for other in others:

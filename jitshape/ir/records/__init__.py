@@ -1,0 +1,1 @@
+"""Graphs, sizes and plain values as records that another process can read."""
