@@ -24,8 +24,9 @@ from jitshape.errors import DataDependent
 from jitshape.ir import plain_ops
 from jitshape.ir.conditions import BoolExpr, compare
 from jitshape.ir.graph import Graph, Location, Node, Storage, Value
+from jitshape.ir.known_numbers import known_number
 from jitshape.ir.ops.externs import eager_error
-from jitshape.ir.ops.families import wrap_dim
+from jitshape.ir.ops.families import number_dtype, wrap_dim
 from jitshape.ir.ops.registry import OPS, OpDef
 from jitshape.ir.ops.trials import try_call
 from jitshape.ir.strides import preserved_strides
@@ -232,6 +233,11 @@ class Trace(TorchDispatchMode):
             return outs[0]
         return [out if t is not None else None for out, t in zip(outs, rows)]
 
+    def number(self, x: Any) -> Value:
+        """A number where an op wants a tensor: torch.div(x.size(0), 2)."""
+        dtype = number_dtype(x)
+        return self.call(OPS["aten.scalar_tensor.default"], [x], {"dtype": dtype})
+
     def _check_sizes(self, shape: Sequence[Size]) -> None:
         """Sizes that the program made up are not negative."""
         for size in shape:
@@ -401,6 +407,8 @@ def _block(definition: OpDef, trace: Trace, func: Any, args: tuple, kwargs: dict
     values = [trace.unwrap(a) for a in args]
     if kwargs:
         kwargs = {key: trace.unwrap(a) for key, a in kwargs.items()}
+    if definition.family == "pointwise" and not any(type(v) is Value for v in values):
+        values[0] = trace.number(values[0])
     try:
         out = trace.call(definition, values, kwargs)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
@@ -467,6 +475,9 @@ def _fresh_constant(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]
 def _item(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """A number that exists only at run time: an unbacked symbol."""
     x = trace.unwrap(args[0])
+    known = known_number(trace.graph, trace.env, x)
+    if known is not None:
+        return to_torch(known, trace.env)
     dtype = x.type.dtype
     if dtype.is_floating_point:
         real = trace.env.unbacked_float()

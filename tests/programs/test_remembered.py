@@ -25,6 +25,17 @@ def listed(name):
     return [FACTOR[0]]
 
 
+class Key:
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 1
+
+
+KEY = Key()
+
+
 class Model:
     @functools.lru_cache  # noqa: B019
     def own(self, name):
@@ -51,6 +62,10 @@ def size_as_argument(x):
     return x + factor("a", plus=x.shape[0])
 
 
+def object_as_argument(x):
+    return x * MODEL.own("a")
+
+
 @pytest.fixture(autouse=True)
 def fresh():
     jitshape.reset()
@@ -58,7 +73,9 @@ def fresh():
     factor.cache_clear()
 
 
-@pytest.mark.parametrize("function", [by_position_and_name, static_method, size_as_argument])
+@pytest.mark.parametrize(
+    "function", [by_position_and_name, static_method, size_as_argument, object_as_argument]
+)
 def test_is_part_of_the_graph(function):
     compiled = jitshape.compile(function, fullgraph=True)
     for n in (3, 4, 3):
@@ -89,8 +106,8 @@ def list_result(x):
     return x * listed("a")[0]
 
 
-def object_as_argument(x):
-    return x * MODEL.own("a")
+def equal_to_others(x):
+    return x * Model.static(KEY)
 
 
 def behind_writes(x):
@@ -102,7 +119,7 @@ def behind_writes(x):
     ("function", "reason"),
     [
         (list_result, "listed gives the same list each time, which can change"),
-        (object_as_argument, "own remembers results by a Model, of which the trace knows no value"),
+        (equal_to_others, "static remembers results by a Key, of which the trace knows no value"),
         (behind_writes, "factor remembers results and is called behind writes"),
     ],
 )

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import is_none, models
 from jitshape.frontend.checks import Remembers, short
+from jitshape.frontend.protocols import class_attribute
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.constants import from_python
 from jitshape.frontend.values.functions import PURE, BoundMethodValue, call_native
+from jitshape.frontend.values.objects import ObjectValue
 from jitshape.frontend.values.sequences import is_plain
 from jitshape.frontend.values.storage import guard_identity
 
@@ -54,7 +56,15 @@ def call(m: Machine, function: Any, /, *args: Value, **kwargs: Value) -> Value:
 
 
 def _known(m: Machine, real: Any, value: Value) -> Any:
+    """The real argument: a constant, or an object that is equal to itself only."""
     value = m.specialised(value)
+    if isinstance(value, ObjectValue) and value.source is not None:
+        cls = value.python_type()
+        if all(class_attribute(cls, name) is vars(object)[name] for name in ("__eq__", "__hash__")):
+            m.guard_class(cls, "__eq__")
+            m.guard_class(cls, "__hash__")
+            guard_identity(m, value.object, value.source)
+            return value.object
     if not value.is_constant():
         kind = value.python_type().__name__
         raise Break(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
+from jitshape.frontend.torchside.numpy_scalars import SCALARS
 from jitshape.frontend.values.base import Value, data_dependent
 from jitshape.ir import symfloat, symnode
 from jitshape.ir.branches import raising_truth
@@ -154,7 +155,7 @@ class SymbolicNumber(Value):
     def compare(self, m: Machine, op: str, other: Value) -> Any:
         number = self.operand(m, other)
         if number is None:
-            plain = other.is_constant() and type(other.constant()) is int
+            plain = other.is_constant() and type(other.constant()) in (int, *SCALARS)
             return m.compare(op, self.specialize(m), other) if plain else NotImplemented
         compared = getattr(operator, COMPARISONS[op])(self.to_torch(), number)
         return number_value(m, self.env, compared)

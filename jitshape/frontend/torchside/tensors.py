@@ -22,6 +22,8 @@ from jitshape.frontend.sources import Field, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
+from jitshape.frontend.torchside.numpy_scalars import SCALARS
+from jitshape.frontend.torchside.sizes import with_sizes
 from jitshape.frontend.torchside.watching import has_formula_of_users, may_call_anything
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.dicts import DictValue
@@ -215,7 +217,7 @@ class TensorValue(Value):
 def _is_operand(value: Value) -> bool:
     if isinstance(value, (TensorValue, SymbolicNumber, SymbolicBool)):
         return True
-    return value.is_constant() and isinstance(value.constant(), (int, float, complex, bool))
+    return value.is_constant() and isinstance(value.constant(), (int, float, complex, *SCALARS))
 
 
 class TorchMethod(Value):
@@ -386,7 +388,7 @@ def call_native(
     m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None
 ) -> Value:
     """Run `function` on the symbolic counterparts of the values; wrap its result."""
-    real_args = [to_real(m, a) for a in args]
+    real_args = [to_real(m, a) for a in with_sizes(m, function, args)]
     real_kwargs = {k: to_real(m, v) for k, v in (kwargs or {}).items()}
     if real_kwargs.get("requires_grad"):
         raise Break("torch_call", "a leaf of autograd is made in the middle of the graph")
