@@ -27,6 +27,7 @@ test: setup
 
 test-triton: setup
 	TRITON_EXAMPLES=200 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/backend/test_triton_jit.py tests/backend/codegen/test_triton.py tests/gpu
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/backend/test_quality.py --all-kernels
 
 lint: setup
 	$(RUN) -m ruff check jitshape tests examples

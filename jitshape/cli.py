@@ -8,6 +8,7 @@ after its own output, on stderr with --stderr, else on stdout.
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import sys
 import traceback
@@ -115,13 +116,30 @@ def _live_entries() -> list[EntryRecord]:
 
 
 @main.command(context_settings=_PASS_ON)
+@click.option("--quality", is_flag=True, help="Compile them for GPUs, and tell what comes out.")
+@click.option(
+    "--target", "targets", multiple=True, help="sm_80, sm_90 or gfx942 (any number; all of them)."
+)
 @_script_argument
-def kernels(script: str, arguments: tuple[str, ...]) -> None:
-    """Run SCRIPT and print the kernels that were generated for it."""
+def kernels(script: str, arguments: tuple[str, ...], quality: bool, targets: tuple) -> None:
+    """Run SCRIPT and print the kernels that were generated for it.  With --quality, of each as a
+    Triton kernel: registers, spills, widths of accesses, shared memory, occupancy."""
     from jitshape.observe import records, report
 
-    status, _ = run_script(script, arguments)
-    report.print_kernels(records.records(), sys.stdout)
+    if not quality:
+        status, _ = run_script(script, arguments)
+        report.print_kernels(records.records(), sys.stdout)
+        sys.exit(status)
+    from jitshape.backend.compile import watched_kernels
+    from jitshape.backend.quality import DEVICES, unique_qualities
+
+    unknown = [target for target in targets if target not in DEVICES]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]} is none of {', '.join(DEVICES)}")
+    os.environ["JITSHAPE_CACHE"] = "0"  # programs of earlier runs have no kernels to look at
+    with watched_kernels() as found:
+        status, _ = run_script(script, arguments)
+    report.print_quality(unique_qualities(found, targets or tuple(DEVICES)), sys.stdout)
     sys.exit(status)
 
 

@@ -25,6 +25,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--memory-programs", type=int, default=25, help="how many random programs of writes to run"
     )
+    parser.addoption(
+        "--all-kernels", action="store_true", help="look at the GPU code of every op and program"
+    )
 
 
 @pytest.fixture(autouse=True)

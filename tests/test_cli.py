@@ -79,6 +79,19 @@ def test_kernels(script):
     assert "fused_relu_mul_0" in done.stdout
 
 
+def test_quality_of_kernels(script):
+    done = jitshape_command("kernels", "--quality", "--target", "sm_90", script, 4)
+    assert done.returncode == 0, done.stderr
+    head, *rows = done.stdout.strip().splitlines()[-3:]
+    assert head.split()[:5] == ["kernel", "target", "sizes", "registers", "spilled"]
+    assert [row.split()[:4] for row in rows] == [
+        ["fused_relu_mul_0", "sm_90", "of", "16"],
+        ["fused_relu_mul_0", "sm_90", "any", rows[1].split()[3]],
+    ]
+    wrong = jitshape_command("kernels", "--quality", "--target", "sm_1", script)
+    assert wrong.returncode == 2 and "sm_1 is none of sm_80, sm_90, gfx942" in wrong.stderr
+
+
 def test_trace_folder(script, tmp_path):
     folder = tmp_path / "trace"
     subprocess.run(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import linecache
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FunctionType
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from jitshape.cache.store import Store
 
 _files = itertools.count()
+_watched: list[list[Kernel]] = []
 MOST_NAMED = 4  # ops in a kernel's name
 
 
@@ -127,6 +129,8 @@ def compile_graph(
     calls = _calls(plan)
     steps, memory = _memory(plan, calls, memory_plan)
     kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
+    for watched in _watched:
+        watched.extend(kernels)
     unique, places = _shared(kernels)
     made = launchers(backend, unique, store)
     writer = ProgramWriter(graph, plan.algebra, calls, memory, places)
@@ -151,6 +155,17 @@ def compile_graph(
 def _info(kernel: Kernel, launcher: Launcher) -> KernelInfo:
     texts = kernel_text(kernel), getattr(launcher, "source", "")
     return KernelInfo(kernel.name, kernel.origin, lambda: texts)
+
+
+@contextmanager
+def watched_kernels() -> Iterator[list[Kernel]]:
+    """The kernels of all graphs that are compiled meanwhile."""
+    found: list[Kernel] = []
+    _watched.append(found)
+    try:
+        yield found
+    finally:
+        _watched.remove(found)
 
 
 def _eager(graph: Graph) -> Program:

@@ -11,9 +11,10 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from jitshape.observe.records import (
@@ -28,6 +29,9 @@ from jitshape.observe.records import (
     as_row,
 )
 from jitshape.observe.story import Entry, FunctionStory, stories
+
+if TYPE_CHECKING:
+    from jitshape.backend.quality import Quality
 
 LIBRARIES = f"{os.sep}lib{os.sep}python"  # in the paths of Python's own modules and installed ones
 _KINDS: dict[str, type] = {
@@ -209,3 +213,19 @@ def print_kernels(records: Sequence[Record], out: TextIO) -> None:
             print(f"{record.function} ({record.where})", file=out)
             for kernel in record.kernels:
                 print(f"    {kernel}", file=out)
+
+
+def print_quality(found: Sequence[Quality], out: TextIO) -> None:
+    """A row for each binary."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("kernel", "target", "sizes"):
+        table.add_column(name, no_wrap=True)
+    for name in ("registers", "spilled", "shared", "warps", "occupancy", "tensor"):
+        table.add_column(name, justify="right")
+    table.add_column("bits x accesses", no_wrap=True)
+    for q in found:
+        widths = " ".join(f"{bits}x{count}" for bits, count in q.accesses)
+        sizes = "of 16" if q.aligned else "any"
+        numbers = (q.registers, q.spilled, q.shared, q.warps, f"{q.occupancy:.0%}", q.tensor_cores)
+        table.add_row(q.kernel, q.target, sizes, *map(str, numbers), widths)
+    Console(file=out, width=None if out.isatty() else 160).print(table)
