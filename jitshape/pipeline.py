@@ -43,7 +43,7 @@ from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.torchside.varying import symbolic_numbers, varying_slots
 from jitshape.frontend.values.base import Break, Restart
 from jitshape.ir.copies import is_told
-from jitshape.ir.graph import Graph
+from jitshape.ir.graph import Graph, Node
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import print_graph
 from jitshape.ir.trace import Trace, written_with_autograd
@@ -60,6 +60,7 @@ BACKWARD_RAISES = {
     "modified by an inplace operation": "backward raises: a tensor it needs is overwritten",
     "symbolic sizes/strides": "a backward formula of C++ takes sizes for plain numbers",
 }
+KERNEL_FAMILIES = ("pointwise", "reduction", "view", "factory")  # of ops that become no calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,9 +246,15 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     if tracked:
         graph.outputs += [found.get(id(leaf)) for leaf in trace.leaves]
         graph.gradients = len(trace.leaves)
-    elif torch.is_grad_enabled():
-        graph.tracking = any(value.requires_grad for value in graph.inputs)
+    else:
+        required = torch.is_grad_enabled() and any(v.requires_grad for v in graph.inputs)
+        graph.tracking = required or all(map(becomes_kernels, graph.nodes))
     return graph
+
+
+def becomes_kernels(node: Node) -> bool:
+    """Whether autograd does not matter to the op's code, as a rule: one program serves both."""
+    return node.op in OPS and OPS[node.op].family in KERNEL_FAMILIES
 
 
 def record_backward(captured: Capture, tracked: Sequence[Any]) -> dict[int, Any]:

@@ -17,7 +17,7 @@ import functools
 import re
 import struct
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -141,18 +141,17 @@ class Policy:
         free = not is_module_state(source, tensor)
         if not free and not self._dynamic.match(str(number)):
             return self._say(number, False, "belongs to a parameter or buffer")
-        also = self._changed_behind(source, tensor, dim)
+        also = self._changed_beside(source, tensor, dim)
         if dim in varying_dims(tensor):
             also = "is dynamic: it was symbolic where the tensor was computed"
         return self._decide(number, size, free and self.mode is True, also)
 
-    def _changed_behind(self, source: Source, tensor: Any, dim: int) -> str:
-        """Why the first size is taken to vary though it has not: another size of the tensor
-        does.  It is the batch as a rule, so one recompile serves batch and length."""
-        for later in range(1, tensor.ndim if dim == 0 else 0):
-            number = Number(source, "size", later)
-            if self.history.changes(str(number), tensor.shape[later]):
-                story = self.history.story(str(number), tensor.shape[later])
+    def _changed_beside(self, source: Source, tensor: Any, dim: int) -> str:
+        """Why a size is taken to vary though it has not: another one of the tensor does."""
+        for other in varying_together(dim, tensor.shape):
+            number = Number(source, "size", other)
+            if self.history.changes(str(number), tensor.shape[other]):
+                story = self.history.story(str(number), tensor.shape[other])
                 return story.replace(" dynamic", f" dynamic with {number}", 1)
         return ""
 
@@ -256,6 +255,21 @@ class Policy:
         decision = Decision(text, dynamic, reason, seen, **more)
         self.decisions[text] = decision
         return decision
+
+
+def varying_together(dim: int, shape: Sequence[int]) -> Iterable[int]:
+    """The dimensions that tell of `dim`, so that one recompile serves them all even if they start
+    to change in different calls.  The first is the batch as a rule, which varies if anything
+    does, and a length with it.  The columns of a matrix may be features, but those are held by the
+    parameters that they meet.  Height and width of images vary together, not with the batch."""
+    others = [d for d in range(len(shape)) if d != dim]
+    if dim == 0:
+        return others
+    if shape[dim] <= 1:  # what may be there to broadcast waits for a change of its own
+        return ()
+    if dim == 1 and len(shape) <= 3:
+        return others
+    return [d for d in others if d >= 2] if dim >= 2 and len(shape) >= 4 else ()
 
 
 def bounds_of(given: Mark | Promise) -> dict[str, Any]:

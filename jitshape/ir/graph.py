@@ -194,7 +194,7 @@ class Graph:
     the backward graph.  `symbols` are sizes and float symbols that no input shows: the caller
     passes them as ints and floats behind the inputs.  `owned`: places of outputs that are new
     tensors and no views; `versions`: (place of an output, how often the program wrote to it).
-    `tracking`: autograd is on at the call and some input requires grad, but nothing is
+    `tracking`: autograd may be on at the call and some input require grad, but nothing is
     differentiated.  `consumed`: the inputs come in a list, which the program empties, to let go of
     each tensor after its last use.  `moved`: what tensors show after t_, squeeze_ and such, one
     value for each call; `shown`: what inputs show in the end, if that changed them, by their

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -41,6 +43,28 @@ def test_instances_of_a_class_share_forward_and_backward() -> None:
         expected.sum().backward()
         assert_same(other.weight.grad, mine.weight.grad)
     assert counts() == (1, 3, 1)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_leaf_that_comes_to_require_grad(inside: bool) -> None:
+    """Under no_grad kernels are the same; what calls ATen must hide the call from autograd."""
+
+    def kernels(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad() if inside else nullcontext():
+            return (a + b).clip(0)
+
+    def calls(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad() if inside else nullcontext():
+            return torch.sort(a + b)[0]
+
+    for f, compiles in ((kernels, 1), (calls, 1 + inside)):
+        jitshape.reset()
+        compiled, a, b = jitshape.compile(f), torch.randn(3), torch.randn(3)
+        for _ in range(2):
+            with nullcontext() if inside else torch.no_grad():
+                assert_same(f(a, b), compiled(a, b))
+            a.requires_grad_()
+        assert jitshape.stats()["compiles"] == compiles
 
 
 def test_a_constant_in_the_graph_makes_another() -> None:

@@ -174,8 +174,32 @@ def test_it_imports_without_torch():
 def test_the_batch_varies_with_the_length():
     history = History()
     x, y = torch.ones(2, 3, 8, 5), torch.ones(2, 3, 9, 5)
-    for tensor, expected in ((x, [False] * 4), (y, [True, False, True, False])):
+    for tensor, expected in ((x, [False] * 4), (y, [True, False, True, True])):
         policy = Policy(history)
         source = Local(0, "x")
         assert [policy.size(source, tensor, d).dynamic for d in range(4)] == expected
     assert policy.decisions["x.size(0)"].reason == "became dynamic with x.size(2): 8 then 9"
+
+
+@pytest.mark.parametrize(
+    ("shape", "changed", "dynamic"),
+    [
+        ((5, 4), 0, [0, 1]),
+        ((5, 4), 1, [0, 1]),
+        ((5, 1), 0, [0]),
+        ((1, 4), 1, [0, 1]),
+        ((5, 4, 3), 0, [0, 1]),
+        ((5, 4, 3), 1, [0, 1]),
+        ((5, 4, 3), 2, [0, 1, 2]),
+        ((5, 4, 3, 2), 0, [0]),
+        ((5, 4, 3, 2), 1, [0, 1]),
+        ((5, 4, 3, 2), 3, [0, 2, 3]),
+    ],
+)
+def test_sizes_that_vary_together(shape, changed, dynamic):
+    history, source = History(), Local(0, "x")
+    first = [size + 7 * (dim == changed) for dim, size in enumerate(shape)]
+    for sizes in (first, shape):
+        policy = Policy(history)
+        found = [policy.size(source, torch.ones(sizes), d).dynamic for d in range(len(sizes))]
+    assert [d for d, is_dynamic in enumerate(found) if is_dynamic] == dynamic

@@ -106,7 +106,7 @@ CASES = {
     ),
     "one size after the other": Case(
         lambda x: x * 2,
-        randoms([(4, 3)], [(5, 3)], [(5, 4)]),
+        randoms([(4, 3, 2, 2)], [(5, 3, 2, 2)], [(5, 4, 2, 2)]),
         "jitshape.mark_dynamic(x, (0, 1))",
         2,
         mark=(0, (0, 1)),
