@@ -38,7 +38,7 @@ class Engine:
             module = llvm.parse_assembly(text if object_code is None else "")
             if object_code is None:
                 _optimise(module, machine)
-            self._engine = llvm.create_mcjit_compiler(module, machine)
+            self._engine = llvm.create_mcjit_compiler(module, machine, use_lmm=_lies_together())
             if object_code is None:
                 self._engine.set_object_cache(notify_func=self._keep)
             else:
@@ -61,8 +61,17 @@ def _target_machine() -> llvm.TargetMachine:
     """A new one for each engine, which takes it over.  At level 1 the code is as fast as at 2,
     and made in three quarters of the time."""
     h = host()
+    near = {"reloc": "pic", "codemodel": "small"} if _lies_together() else {}
     target = llvm.Target.from_triple(h.triple)
-    return target.create_target_machine(cpu=h.name, features=h.features, opt=1, jit=True)
+    return target.create_target_machine(cpu=h.name, features=h.features, opt=1, jit=True, **near)
+
+
+def _lies_together() -> bool:
+    """Whether code and constants of an engine lie in one piece of memory, so that instructions
+    read constants at 32-bit distances, without a register for each address.  Functions outside
+    are then called through a table (`nonlazybind`, `RtLibUseGOT`): nothing is added to the piece
+    when it is linked."""
+    return host().triple.startswith("x86_64") and "linux" in host().triple
 
 
 def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
@@ -98,7 +107,8 @@ def _assemble(sources: Sequence[str], declarations: set[str]) -> str:
         *sorted(declarations),
         runtime.driver_text(),
         *sources,
-        f'attributes #0 = {{ nounwind "prefer-vector-width"="{width}" }}\n',
+        f'attributes #0 = {{ nounwind "prefer-vector-width"="{width}" }}',
+        '!llvm.module.flags = !{!0}\n!0 = !{i32 7, !"RtLibUseGOT", i32 1}\n',
     )
     return "\n".join(parts)
 

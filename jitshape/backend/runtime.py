@@ -88,10 +88,10 @@ def driver_text() -> str:
 
 
 _PARALLEL = """
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-declare i32 @omp_get_max_threads()
+declare void @GOMP_parallel(ptr, ptr, i32, i32) nonlazybind
+declare i32 @omp_get_thread_num() nonlazybind
+declare i32 @omp_get_num_threads() nonlazybind
+declare i32 @omp_get_max_threads() nonlazybind
 %task = type { ptr, ptr, ptr, ptr, i64 }
 
 define internal void @jitshape.part(ptr %t) #0 {

@@ -38,7 +38,8 @@ def bind_buffers(g: Generator) -> None:
             g.allocas.append(f"  {g.buffers[buffer]} = alloca {kind}, i64 {buffer.extent}")
         elif buffer.role == "scratch":
             count = g.size(buffer.extent) * (BITS[memory_kind(buffer.dtype)] // 8)
-            g.declarations.update(("declare ptr @malloc(i64)", "declare void @free(ptr)"))
+            g.declarations.add("declare ptr @malloc(i64) nonlazybind")
+            g.declarations.add("declare void @free(ptr) nonlazybind")
             g.buffers[buffer] = g.emit(buffer.name, f"call ptr @malloc({count})", "ptr").text
         else:
             slot = g.element("%buffers", "ptr", g.constant("i64", position))

@@ -201,7 +201,10 @@ class Variable:
 
 
 class Function:
-    """The text of one function as it grows.  `level` numbers the region that code goes to."""
+    """The text of one function as it grows.  `level` numbers the region that code goes to.
+    `scales`: one instruction multiplies a vector of floats by powers of two."""
+
+    scales = False
 
     def __init__(self, declarations: set[str]) -> None:
         self.allocas: list[str] = []
@@ -229,7 +232,9 @@ class Function:
     ) -> Value:
         types = ", ".join(a.type for a in args)
         result = vector_type(kind, lanes)
-        attributes = "" if function.startswith("llvm.") else " nounwind willreturn memory(none)"
+        attributes = (
+            "" if function.startswith("llvm.") else " nounwind willreturn memory(none) nonlazybind"
+        )
         self.declarations.add(f"declare {result} @{function}({types}){attributes}")
         listed = ", ".join(str(a) for a in args)
         return self.emit(hint, f"call {result} @{function}({listed})", kind, lanes)
