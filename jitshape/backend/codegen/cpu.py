@@ -21,7 +21,7 @@ import torch
 
 from jitshape.backend import loops
 from jitshape.backend.codegen import cpu_memory
-from jitshape.backend.codegen.cpu_math import POWERS
+from jitshape.backend.codegen.cpu_math import POWERS, one_plus_erf
 from jitshape.backend.codegen.cpu_ops import HALF, OPS, cast
 from jitshape.backend.codegen.cpu_plan import Plan, make_plan
 from jitshape.backend.codegen.cpu_reduce import Running
@@ -45,6 +45,7 @@ class Generator(SizeWriter):
     def __init__(self, kernel: Kernel, plan: Plan, declarations: set[str]) -> None:
         super().__init__(kernel, declarations)
         self.plan = plan
+        self.scales = plan.lanes == 16  # AVX-512
         self.axis_ids |= {atom_id(axis) for axis in plan.grid}
         self.buffers: dict[loops.Buffer, str] = {}
         self.carries: dict[Accumulator, Value] = {}
@@ -244,6 +245,9 @@ class Generator(SizeWriter):
         return self.carries[scalar.accumulator]
 
     def apply(self, apply: loops.Apply) -> Value:
+        inside = one_plus_erf_of(apply)
+        if inside is not None:
+            return one_plus_erf(self.scalar(inside))
         args = [self.scalar(a) for a in apply.args]
         dtypes = [a.dtype for a in apply.args]
         if apply.op == "cast":
@@ -269,6 +273,17 @@ class Generator(SizeWriter):
         if apply.op != "pow" or not isinstance(exponent, loops.Literal):
             return None
         return POWERS.get(float(exponent.value))
+
+
+def one_plus_erf_of(apply: loops.Apply) -> Scalar | None:
+    """x, if `apply` is 1 + erf(x) in f32: the sum needs no more of erf than its absolute error."""
+    if apply.op != "add" or apply.dtype != torch.float32:
+        return None
+    for one, other in (apply.args, apply.args[::-1]):
+        if isinstance(one, loops.Literal) and one.value == 1 and isinstance(other, loops.Apply):
+            if other.op == "erf" and other.args[0].dtype == torch.float32:
+                return other.args[0]
+    return None
 
 
 _WRITE: dict[type, Callable[..., Value]] = {

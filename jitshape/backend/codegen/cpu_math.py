@@ -1,7 +1,7 @@
 """Elementary functions as LLVM IR.
 
-In: `Value`s of float or double, uniform or vector.  Out: the same type, within 4 ulp, right at
-infinities, nan and the ends of the range.
+In: `Value`s of float or double, uniform or vector.  Out: the same type, right at infinities, nan
+and the ends of the range; floats within 1.8 ulp of the exact result (sigmoid 2.5, as in ATen).
 The f32 functions that programs use most are polynomials written inline: an argument reduction, and
 the minimax polynomial (Remez, relative error) of the reduced function on the interval named beside
 it.  The others, and all of f64, call libm lane by lane.
@@ -45,8 +45,11 @@ LOG_ERFC = (
     0.000198211663,
 )
 """log(erfc(t)), 0.9 <= t <= 4"""
+ERF_TOP = (1.43611872, 0.24587062, 0.0675928295, 0.00494386069, 0.000365920831, 2.57981744e-06)
+ERF_BOTTOM = (*(1.27272725, 0.642137408, 0.146683812, 0.0193514209, 0.00151635264, 4.8353995e-05),)
+"""erf(x)/x as a quotient in x^2, least absolute error, |x| <= 3.93"""
 LN2_HI, LN2_LO = 0.693145751953125, 1.4286068203094173e-06  # the first with 16 bits
-PI_2_HI, PI_2_LO = 1.5707963267948966, 6.123233995736766e-17
+PI_2 = (1.5707960128784180, 3.1391647326017846e-07, 5.3903025299577648e-15)
 
 
 # ---- calls of libm
@@ -94,9 +97,14 @@ def horner(x: Value, coefficients: Sequence[float]) -> Value:
     return result
 
 
+def at_most(x: Value, high: float) -> Value:
+    """nan stays."""
+    return x.compare("ogt", high).select(high, x)
+
+
 def clamp(x: Value, low: float, high: float) -> Value:
     """nan stays."""
-    x = x.compare("ogt", high).select(high, x)
+    x = at_most(x, high)
     return x.compare("olt", low).select(low, x)
 
 
@@ -110,17 +118,34 @@ def power_of_two(n: Value) -> Value:
     return (n + 127).integer("shl", 23).convert("bitcast", "float")
 
 
+def _nearest(x: Value) -> tuple[Value, Value]:
+    """The nearest whole number, as integer and as float."""
+    whole = to_int(x.intrinsic("rint"))
+    return whole, whole.convert("sitofp", "float")
+
+
 def _reduce_exp(x: Value) -> tuple[Value, Value]:
-    """(n, r) with x = n ln(2) + r, n whole, |r| <= ln(2)/2"""
-    n = (x * math.log2(math.e)).intrinsic("rint")
-    return n, fma(n, -LN2_LO, fma(n, -LN2_HI, x))
+    """(n, r) with x = n ln(2) + r, n a whole number as integer, |r| <= ln(2)/2"""
+    whole, n = _nearest(x * math.log2(math.e))
+    return whole, fma(n, -LN2_LO, fma(n, -LN2_HI, x))
 
 
 def _scale(p: Value, n: Value) -> Value:
-    """p * 2^n in two steps, so that results below the normal range come out right."""
-    whole = to_int(n)
-    low = whole.integer("ashr", 1)
-    return p * power_of_two(low) * power_of_two(whole - low)
+    """p * 2^n for -152 < n <= 128 and p near 1.  Where no single instruction does it, in two
+    steps, so that results below the normal range come out right."""
+    if p.f.scales and p.lanes:
+        full = f"llvm.ldexp.{p.f.suffix(p.kind, p.lanes)}.{p.f.suffix(n.kind, n.lanes)}"
+        return p.f.call("ldexp", p.kind, p.lanes, full, (p, n))
+    low = n.integer("ashr", 1)
+    return p * power_of_two(low) * power_of_two(n - low)
+
+
+def _vanishing(x: Value, low: float, function: Callable[[Value], Value]) -> Value:
+    """`function`, but 0 below `low`: products that vanish take a processor a hundred times as
+    long as others, and the exponentials of masked scores are all of this kind."""
+    dead = x.compare("olt", low)
+    kept = x if x.f.scales and x.lanes else dead.select(0.0, x)
+    return dead.select(0.0, function(kept))
 
 
 def _select_zero(x: Value, value: Value) -> Value:
@@ -132,22 +157,27 @@ def _select_zero(x: Value, value: Value) -> Value:
 
 
 def exp(x: Value) -> Value:
-    n, r = _reduce_exp(clamp(x, -104.0, 89.0))
-    return _scale(fma(r * r, horner(r, EXP), r) + 1.0, n)
+    def inside(x: Value) -> Value:
+        n, r = _reduce_exp(x)
+        return _scale(fma(r * r, horner(r, EXP), r) + 1.0, n)
+
+    return _vanishing(at_most(x, 89.0), -150.0 * math.log(2.0), inside)
 
 
 def exp2(x: Value) -> Value:
-    x = clamp(x, -151.0, 129.0)
-    n = x.intrinsic("rint")
-    r = x - n
-    return _scale(fma(r, horner(r, EXP2), 1.0), n)
+    def inside(x: Value) -> Value:
+        whole, n = _nearest(x)
+        r = x - n
+        return _scale(fma(r, horner(r, EXP2), 1.0), whole)
+
+    return _vanishing(at_most(x, 129.0), -150.0, inside)
 
 
 def expm1(x: Value) -> Value:
     """2^n (p + 1) - 1 = 2 (2^(n-1) p + (2^(n-1) - 1/2)): n = 128 does not overflow."""
     n, r = _reduce_exp(clamp(x, -30.0, 89.0))
     p = fma(r * r, horner(r, EXP), r)
-    half = power_of_two(to_int(n) - 1)
+    half = power_of_two(n - 1)
     return _select_zero(x, fma(half, p, half - 0.5) * 2.0)
 
 
@@ -157,7 +187,8 @@ def sigmoid(x: Value) -> Value:
 
 def tanh(x: Value) -> Value:
     size = x.intrinsic("fabs")
-    large = 1.0 - 2.0 / (exp(size + size) + 1.0)
+    e = exp(size * -2.0)
+    large = 1.0 - (e + e) / (e + 1.0)
     square = x * x
     small = fma(square * x, horner(square, TANH), x)
     return size.compare("olt", 0.625).select(small, large).intrinsic("copysign", x)
@@ -189,10 +220,14 @@ def _log_mantissa(f: Value) -> tuple[Value, Value]:
     return f, fma(square * f, horner(f, LOG), square * -0.5)
 
 
-def log(x: Value) -> Value:
-    e, f = _reduce_log(x)
+def _log_sum(e: Value, f: Value) -> Value:
+    """log(2^e (1 + f))"""
     f, rest = _log_mantissa(f)
-    return _log_ends(x, fma(e, LN2_HI, f + fma(e, LN2_LO, rest)))
+    return fma(e, LN2_HI, f + fma(e, LN2_LO, rest))
+
+
+def log(x: Value) -> Value:
+    return _log_ends(x, _log_sum(*_reduce_log(x)))
 
 
 def log2(x: Value) -> Value:
@@ -210,13 +245,14 @@ def log10(x: Value) -> Value:
 
 
 def log1p(x: Value) -> Value:
-    """log(u) + c/u, u being 1 + x rounded and c what the rounding lost."""
+    """1 + x = 2^e (1 + f) with f = 2^-e x + (2^-e - 1): nothing of x is lost to rounding."""
     u = x + 1.0
-    large = x.compare("oge", 1.0)
-    lost = large.select(1.0 - (u - x), x - (u - 1.0))
-    plain = log(u)
-    inside = u.compare("ogt", 0.0) & u.compare("olt", INF)
-    return _select_zero(x, inside.select(plain + lost / u, plain))
+    e = (u.bits() - 0x3F3504F3).integer("ashr", 23)
+    shift = e.integer("shl", 23)
+    scale = 0x3F800000 - shift
+    scale = scale.compare("sgt", 0).select(scale, 0).convert("bitcast", "float")
+    f = (x.bits() - shift).convert("bitcast", "float") + (scale - 1.0)
+    return _select_zero(x, _log_ends(u, _log_sum(e.convert("sitofp", "float"), f)))
 
 
 def pow(x: Value, y: Value) -> Value:
@@ -271,22 +307,23 @@ def _exp2_double(x: Value) -> Value:
 
 
 def _circular(quadrant: int, name: str) -> Callable[[Value], Value]:
-    """sin(x + quadrant * pi/2).  The reduction is in double; beyond 2^28 libm takes over."""
+    """sin(x + quadrant * pi/2).  The reduction takes pi/2 in three pieces, each product exact;
+    where their 72 bits do not suffice, libm takes over."""
 
     def function(x: Value) -> Value:
         f = x.f
-        wide = x.convert("fpext", "double")
-        n = (wide * (2.0 / math.pi)).intrinsic("rint")
-        r = (-n).intrinsic("fma", PI_2_HI, wide)
-        r = (-n).intrinsic("fma", PI_2_LO, r).convert("fptrunc", "float")
-        turns = to_int(n) + quadrant
+        whole, n = _nearest(x * (2.0 / math.pi))
+        r = x
+        for piece in PI_2:
+            r = n.intrinsic("fma", -piece, r)
+        turns = whole + quadrant
         square = r * r
         sine = fma(square * r, horner(square, SIN), r)
         cosine = fma(square * square, horner(square, COS), fma(square, -0.5, 1.0))
         result = (turns & 1).compare("ne", 0).select(cosine, sine)
         result = (turns & 2).compare("ne", 0).select(-result, result)
         result = _select_zero(x, result) if quadrant == 0 else result
-        large = ~x.intrinsic("fabs").compare("olt", 268435456.0)
+        large = ~x.intrinsic("fabs").compare("olt", 71476.0)
         kept = Variable(f, "float", x.lanes, name)
         kept.set(result)
         with f.when(f.any_lane(large), "large"):
@@ -303,11 +340,18 @@ def erf(x: Value) -> Value:
     size = x.intrinsic("fabs")
     square = x * x
     small = fma(x, horner(square, ERF), x)
-    t = size.compare("ogt", 4.0).select(4.0, size)
-    n, r = _reduce_exp(horner(t, LOG_ERFC))
-    e = (fma(r * r, horner(r, EXP), r) + 1.0) * power_of_two(to_int(n))
+    n, r = _reduce_exp(horner(at_most(size, 4.0), LOG_ERFC))
+    e = (fma(r * r, horner(r, EXP), r) + 1.0) * power_of_two(n)
     large = (1.0 - e).intrinsic("copysign", x)
     return size.compare("olt", 0.92).select(small, large)
+
+
+def one_plus_erf(x: Value) -> Value:
+    """1 + erf(x), to 4e-7: one quotient serves all of x, but its last bits are those of 1."""
+    square = x * x
+    inside = (x * horner(square, ERF_TOP)) / horner(square, ERF_BOTTOM)
+    outside = x.intrinsic("fabs").compare("ogt", 3.92)
+    return outside.select(x.like(1.0).intrinsic("copysign", x), inside) + 1.0
 
 
 # ---- which one

@@ -46,7 +46,7 @@ class Gelu:
     def lower(b, x, approximate="none"):
         if approximate == "tanh":
             inner = b.mul(SQRT_2_OVER_PI, b.add(x, b.mul(CUBIC, b.mul(x, b.mul(x, x)))))
-            return b.mul(b.mul(0.5, x), b.add(1.0, b.tanh(inner)))
+            return b.mul(x, b.sigmoid(b.add(inner, inner)))
         return b.mul(b.mul(0.5, x), b.add(1.0, b.erf(b.mul(x, SQRT_HALF))))
 
 
@@ -56,10 +56,10 @@ class GeluBackward:
         square = b.mul(x, x)
         if approximate == "tanh":
             inner = b.mul(SQRT_2_OVER_PI, b.add(x, b.mul(CUBIC, b.mul(x, square))))
-            t = b.tanh(inner)
-            slope = b.mul(SQRT_2_OVER_PI, b.add(1.0, b.mul(3 * CUBIC, square)))
-            bend = b.mul(b.mul(b.mul(0.5, x), b.sub(1.0, b.mul(t, t))), slope)
-            return b.mul(g, b.add(b.mul(0.5, b.add(1.0, t)), bend))
+            s = b.sigmoid(b.add(inner, inner))
+            slope = b.mul(2 * SQRT_2_OVER_PI, b.add(1.0, b.mul(3 * CUBIC, square)))
+            bend = b.mul(b.mul(b.mul(x, s), b.sub(1.0, s)), slope)
+            return b.mul(g, b.add(s, bend))
         cdf = b.mul(0.5, b.add(1.0, b.erf(b.mul(x, SQRT_HALF))))
         pdf = b.mul(b.exp(b.mul(square, -0.5)), SQRT_2_OVER_PI / 2)
         return b.mul(g, b.add(cdf, b.mul(x, pdf)))
