@@ -12,7 +12,7 @@ FACTOR = [2]
 
 @functools.lru_cache
 def factor(name, *, plus=0):
-    return FACTOR[0] + len(name) + plus
+    return FACTOR[0] + len(str(name)) + plus
 
 
 @functools.lru_cache(maxsize=0)
@@ -90,6 +90,19 @@ def test_what_is_remembered_is_used_until_it_is_forgotten():
     factor.cache_clear()
     assert torch.equal(compiled(torch.ones(2)), by_position_and_name(torch.ones(2)))
     assert jitshape.stats()["compiles"] == 2
+
+
+@pytest.mark.parametrize("call", [lambda: factor("a"), lambda: factor(7.0)])
+def test_what_is_remembered_already_is_known_behind_writes(call):
+    def function(x, log):
+        log.append(1)
+        return x * call()
+
+    call()
+    compiled, log = jitshape.compile(function, fullgraph=True), []
+    FACTOR[0] = 11
+    assert compiled(torch.ones(1), log).item() == call()
+    assert log == [1]
 
 
 def test_a_cache_without_room_remembers_nothing():

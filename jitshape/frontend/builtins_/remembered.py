@@ -4,12 +4,13 @@ In: calls with constant arguments.  Out: what the real function gives, and a gua
 giving that, unless it is listed as one that reads nothing else.
 Invariant: its author says that the result depends on the arguments alone, so the real function is
 called while tracing, as the program would call it; but not behind writes of the program, which it
-could not see yet.
+could not see yet, unless it has the result.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import is_none, models
@@ -38,7 +39,7 @@ def call(m: Machine, function: Any, /, *args: Value, **kwargs: Value) -> Value:
         return m.call(function.getattr(m, "__wrapped__"), list(args), kwargs)
     given = tuple(_known(m, real, a) for a in args)
     named = tuple((name, _known(m, real, a)) for name, a in kwargs.items())
-    if not m.effects.empty():
+    if not m.effects.empty() and not _has(real, given, named):
         raise Break("builtin", f"{real.__name__} remembers results and is called behind writes")
     try:
         result = real(*given, **dict(named))
@@ -53,6 +54,16 @@ def call(m: Machine, function: Any, /, *args: Value, **kwargs: Value) -> Value:
     name = f"{real.__name__}({', '.join(shown)})"
     m.guard(None, Remembers(name, result, real, given, named))
     return value
+
+
+def _has(real: Any, given: tuple, named: tuple) -> bool:
+    """Whether the result is there already, so that no code of the user's would run.  Looked up as
+    C does it, for plain calls; where in doubt it is not."""
+    stored = [x for x in gc.get_referents(real) if type(x) is dict and x is not real.__dict__]
+    if named or len(stored) != 1 or real.cache_parameters()["typed"]:
+        return False
+    alone = len(given) == 1 and type(given[0]) in (int, str)
+    return (given[0] if alone else given) in stored[0]
 
 
 def _known(m: Machine, real: Any, value: Value) -> Any:
