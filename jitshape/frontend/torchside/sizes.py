@@ -1,5 +1,5 @@
-"""Numbers that a program gives as tensors where torch wants sizes: `x.view(b, n // 2, -1)` with a
-0-dimensional `n`.
+"""torch.Size, and numbers that a program gives as tensors where torch wants sizes:
+`x.view(b, n // 2, -1)` with a 0-dimensional `n`.
 
 In: the arguments of a call of torch.  Out: the same with such tensors replaced by their elements,
 as C++ does with real ones.
@@ -7,17 +7,86 @@ as C++ does with real ones.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitshape.frontend.builtins_.registry import models
+from jitshape.frontend.sources import Source
 from jitshape.frontend.torchside.numbers import SymbolicInt
 from jitshape.frontend.torchside.numpy_scalars import SCALARS
-from jitshape.frontend.values.base import Value
-from jitshape.frontend.values.sequences import SequenceValue
+from jitshape.frontend.values.base import Break, Value, unpack_sized, wraps
+from jitshape.frontend.values.functions import CallableValue
+from jitshape.frontend.values.sequences import SequenceValue, TupleValue
+from jitshape.frontend.values.storage import guard_type
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
+
+
+class SizeValue(TupleValue):
+    """torch.Size: a tuple of ints, some of them symbolic."""
+
+    def __init__(self, items: Iterable[Value] = (), cls: type = torch.Size, **known: Any) -> None:
+        super().__init__(items, cls, **known)
+
+    def inherits(self, *names: str) -> bool:
+        return True  # its own methods differ from tuple's in the class of the result only
+
+    def is_constant(self) -> bool:
+        return all(value.is_constant() for value in self.items)
+
+    def constant(self) -> Any:
+        return torch.Size(value.constant() for value in self.items)
+
+    def concatenate(self, m: Machine, other: Value) -> Any:
+        if not isinstance(other, TupleValue):
+            return NotImplemented
+        return SizeValue(self.items + other.items)
+
+    def getattr(self, m: Machine, name: str) -> Value:
+        return SizeMethod(self, name) if name == "numel" else m.default_getattr(self, name)
+
+    def reconstruct(self, e: Any) -> None:
+        e.begin_call()
+        e.const(torch.Size)
+        for value in self.items:
+            e.value(value)
+        e.build("tuple", len(self.cells))
+        e.end_call(1)
+
+
+class SizeMethod(CallableValue):
+    """`size.numel`, bound."""
+
+    def __init__(self, owner: SizeValue, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def python_type(self) -> type:
+        return type(torch.Size(()).numel)
+
+    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        total = m.const(1)
+        for value in self.owner.items:
+            total = m.binary("*", total, value)
+        return total
+
+
+@wraps(torch.Size)
+def wrap_size(m: Machine, real: torch.Size, source: Source | None) -> Value:
+    value = SizeValue(object=real, source=guard_type(m, real, source), m=m)
+    value.sized = source is None
+    return value
+
+
+@models(torch.Size)
+def new_size(m: Machine, iterable: Value | None = None, /) -> Value:
+    items = unpack_sized(m, iterable) if iterable is not None else []
+    if any(item.python_type() is not int for item in items):
+        raise Break("builtin_arguments", "torch.Size of what are no ints")
+    return SizeValue(items)
+
 
 _METHODS = (
     *("view", "reshape", "expand", "repeat", "tile", "permute", "unflatten"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +23,7 @@ from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
 from jitshape.frontend.torchside.numpy_scalars import SCALARS
-from jitshape.frontend.torchside.sizes import with_sizes
+from jitshape.frontend.torchside.sizes import SizeValue, with_sizes
 from jitshape.frontend.torchside.watching import has_formula_of_users, may_call_anything
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.dicts import DictValue
@@ -296,54 +296,6 @@ class BreakingFunction(TorchCallable):
 
     def seen_again(self, m: Machine, source: Source) -> None:
         Value.seen_again(self, m, source)
-
-
-class SizeValue(TupleValue):
-    """torch.Size: a tuple of ints, some of them symbolic."""
-
-    def __init__(self, items: Iterable[Value] = (), cls: type = torch.Size, **known: Any) -> None:
-        super().__init__(items, cls, **known)
-
-    def inherits(self, *names: str) -> bool:
-        return True  # its own methods differ from tuple's in the class of the result only
-
-    def is_constant(self) -> bool:
-        return all(value.is_constant() for value in self.items)
-
-    def constant(self) -> Any:
-        return torch.Size(value.constant() for value in self.items)
-
-    def concatenate(self, m: Machine, other: Value) -> Any:
-        if not isinstance(other, TupleValue):
-            return NotImplemented
-        return SizeValue(self.items + other.items)
-
-    def getattr(self, m: Machine, name: str) -> Value:
-        return SizeMethod(self, name) if name == "numel" else m.default_getattr(self, name)
-
-    def reconstruct(self, e: Any) -> None:
-        e.begin_call()
-        e.const(torch.Size)
-        for value in self.items:
-            e.value(value)
-        e.build("tuple", len(self.cells))
-        e.end_call(1)
-
-
-class SizeMethod(CallableValue):
-    """`size.numel`, bound."""
-
-    def __init__(self, owner: SizeValue, name: str) -> None:
-        self.owner, self.name = owner, name
-
-    def python_type(self) -> type:
-        return type(torch.Size(()).numel)
-
-    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        total = m.const(1)
-        for value in self.owner.items:
-            total = m.binary("*", total, value)
-        return total
 
 
 def call_torch(

@@ -414,8 +414,8 @@ def is_pure(real: Any) -> bool:
     except TypeError:
         return False
     owner = getattr(real, "__objclass__", None) or getattr(real, "__self__", None)
-    if owner is None and not isinstance(real, types.MethodWrapperType):
-        return False  # not a method of None either
+    if owner is None and not isinstance(real, types.MethodWrapperType):  # no method of None's
+        return isinstance(real, type) and real in PURE_OWNERS
     return (owner if isinstance(owner, type) else type(owner)) in PURE_OWNERS
 
 
