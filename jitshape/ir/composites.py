@@ -53,14 +53,14 @@ def _symbolic(*tensors: Any) -> bool:
     return all(type(t) is SymbolicTensor for t in tensors)
 
 
-def _trace() -> Any:
+def current_trace() -> Any:
     trace = _get_current_dispatch_mode()
     assert trace is not None, "a symbolic tensor is used outside its trace"
     return trace
 
 
-def _env() -> Any:
-    return _trace().env
+def current_env() -> Any:
+    return current_trace().env
 
 
 def _torch(env: Any, sizes: Sequence[Size]) -> list[Any]:
@@ -74,13 +74,13 @@ def _reshaped(x: Any, env: Any, shape: Sequence[Size]) -> Any:
         return x.view(_torch(env, shape))
     if view_strides(env, old.shape, old.strides, tuple(shape)) is not None:
         return x.view(_torch(env, shape))
-    exact = decides(_trace(), x.value)
+    exact = decides(current_trace(), x.value)
     strides = strides_at_call(env, old.shape, old.strides, shape) if exact else None
     if strides is not None:
         return torch.ops.aten._reshape_alias(x, _torch(env, shape), _torch(env, strides))
     copy = x.clone(memory_format=torch.contiguous_format)
     if not exact:
-        note_copy(_trace(), x.value, copy.value)
+        note_copy(current_trace(), x.value, copy.value)
     return torch.ops.aten._unsafe_view(copy, _torch(env, shape))
 
 
@@ -89,7 +89,7 @@ def reshape(x: Any, *shape: Any, **kwargs: Any) -> Any:
     if kwargs or not _symbolic(x):
         return NotImplemented
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    env = _env()
+    env = current_env()
     wanted = infer_shape(env, [from_torch(s) for s in sizes], numel(x.value.type.shape))
     return _reshaped(x, env, wanted)
 
@@ -105,7 +105,7 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     if first >= last:
         return NotImplemented
     middle = numel(shape[first : last + 1])
-    return _reshaped(x, _env(), (*shape[:first], middle, *shape[last + 1 :]))
+    return _reshaped(x, current_env(), (*shape[:first], middle, *shape[last + 1 :]))
 
 
 @replaces(torch.Tensor.contiguous, methods=["contiguous"])
@@ -115,12 +115,12 @@ def contiguous(x: Any, memory_format: Any = torch.contiguous_format) -> Any:
     type_ = x.value.type
     if is_contiguous(type_.shape, type_.strides):
         return x
-    exact = decides(_trace(), x.value)
-    if exact and is_contiguous_at_call(_env(), type_.shape, type_.strides):
+    exact = decides(current_trace(), x.value)
+    if exact and is_contiguous_at_call(current_env(), type_.shape, type_.strides):
         return x
     copy = x.clone(memory_format=torch.contiguous_format)
     if not exact:
-        note_copy(_trace(), x.value, copy.value)
+        note_copy(current_trace(), x.value, copy.value)
     return copy
 
 
@@ -130,13 +130,13 @@ def detach(x: Any) -> Any:
     if not _symbolic(x):
         return NotImplemented
     seen = torch.Tensor.detach(x)
-    seen.value = _trace().call(OPS["aten.detach.default"], [x.value], {})
+    seen.value = current_trace().call(OPS["aten.detach.default"], [x.value], {})
     return seen
 
 
 def data(x: Any) -> Any:
     """`x.data`: its memory, with a version counter of its own."""
-    trace = _trace()
+    trace = current_trace()
     return trace.wrap(trace.call(OPS["aten.alias.default"], [x.value], {}))
 
 
@@ -146,7 +146,7 @@ def broadcast_tensors(*tensors: Any) -> Any:
         tensors = tuple(tensors[0])
     if not tensors or not _symbolic(*tensors):
         return NotImplemented
-    shape = _torch(_env(), broadcast(_env(), *(t.value.type.shape for t in tensors)))
+    shape = _torch(current_env(), broadcast(current_env(), *(t.value.type.shape for t in tensors)))
     return tuple(t.expand(shape) for t in tensors)
 
 
@@ -162,7 +162,7 @@ def matmul(a: Any, b: Any) -> Any:
     x, y = a.value.type.shape, b.value.type.shape
     if not x or not y or (len(x) <= 2 and len(y) <= 2):
         return NotImplemented
-    env = _env()
+    env = current_env()
     if len(y) <= 2:
         return _rows_times(env, a, b, x, y)
     if len(x) == 1:
@@ -198,7 +198,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     shape, wide = x.value.type.shape, weight.value.type.shape
     if len(shape) < 3 or len(wide) != 2:
         return NotImplemented
-    env = _env()
+    env = current_env()
     rows = _reshaped(x, env, (numel(shape[:-1]), shape[-1]))
     product = torch.mm(rows, weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
     return product.view(_torch(env, (*shape[:-1], wide[0])))
@@ -260,7 +260,9 @@ def interpolate(
     antialias: bool = False,
 ) -> Any:
     """The ATen op itself, since C++ takes sizes for numbers on the way to it."""
-    if not _symbolic(input) or recompute_scale_factor or (size is None) == (scale_factor is None):
+    if not _symbolic(input) or (size is None) == (scale_factor is None):
+        return NotImplemented
+    if recompute_scale_factor and size is not None:
         return NotImplemented
     wide = input.value.type.shape[2:]
     op = _RESAMPLE.get((mode + "-antialias" * antialias, len(wide)))
@@ -270,10 +272,11 @@ def interpolate(
     scales = scale_factor if listed else [scale_factor] * len(wide)
     if size is None:
         scales = [float(scale) for scale in scales]
-        size = [_scaled(_env(), n, scale) for n, scale in zip(wide, scales)]
+        size = [_scaled(current_env(), n, scale) for n, scale in zip(wide, scales)]
+        scales = [None] * len(wide) if recompute_scale_factor else scales
     size = list(size) if isinstance(size, (list, tuple)) else [size] * len(wide)
     corners = [] if mode.startswith("nearest") else [bool(align_corners)]
-    return op(input, _torch(_env(), size), *corners, *scales)
+    return op(input, _torch(current_env(), size), *corners, *scales)
 
 
 _RESAMPLE = {
@@ -308,7 +311,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: Any) -> Any:
-        trace = _trace()
+        trace = current_trace()
         values = [trace.unwrap(x) for x in (q, k, v, mask, causal, scale)]
         out, lse = map(trace.wrap, trace.call(OPS["jitshape.sdpa.default"], values, {}))
         ctx.save_for_backward(q, k, v, out, lse, mask)
@@ -317,7 +320,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        trace = _trace()
+        trace = current_trace()
         values = [trace.unwrap(x) for x in (grad, *ctx.saved_tensors, *ctx.rest)]
         grads = trace.call(OPS["jitshape.sdpa_backward.default"], values, {})
         return (*map(trace.wrap, grads), None, None, None)
@@ -337,13 +340,6 @@ def scaled_dot_product_attention(
     """One op for batches of heads of equal number without dropout, else its definition."""
     if not _symbolic(query, key, value) or not (attn_mask is None or _symbolic(attn_mask)):
         return NotImplemented
-    if query.ndim in (2, 3) and key.ndim == value.ndim == query.ndim:
-        heads = [t.unsqueeze(-3) for t in (query, key, value)]
-        mask = (
-            attn_mask.unsqueeze(-3) if attn_mask is not None and attn_mask.ndim > 2 else attn_mask
-        )
-        rest = dropout_p, is_causal, scale, enable_gqa
-        return scaled_dot_product_attention(*heads, mask, *rest).squeeze(-3)
     fits = attn_mask is None or not (
         is_causal or attn_mask.requires_grad or not _mask_fits(attn_mask, query, key)
     )
@@ -352,7 +348,7 @@ def scaled_dot_product_attention(
         return _Attention.apply(query, key, value, mask, is_causal, scale)
     if enable_gqa:
         ours, theirs = query.value.type.shape[-3], key.value.type.shape[-3]
-        repeat = _env().specialize(ours // theirs, "heads that share keys")
+        repeat = current_env().specialize(ours // theirs, "heads that share keys")
         key, value = (t.repeat_interleave(repeat, -3) for t in (key, value))
     return _attention_by_definition(query, key, value, attn_mask, dropout_p, is_causal, scale)
 
@@ -360,9 +356,11 @@ def scaled_dot_product_attention(
 def _attention_by_definition(
     q: Any, k: Any, v: Any, mask: Any, dropout_p: float, causal: bool, scale: float | None
 ) -> Any:
-    """softmax(q k^T scale + mask) v; a row that is masked whole gives zeros."""
-    scale = q.size(-1) ** -0.5 if scale is None else scale
-    scores = matmul(q, k.transpose(-2, -1)) * scale
+    """softmax(q k^T scale + mask) v; a row that is masked whole gives zeros.  Half of the scale
+    goes to each factor, as in ATen: where the softmax saturates, gradients show the difference."""
+    root = q.size(-1) ** -0.25 if scale is None else abs(scale) ** 0.5
+    left = -root if scale is not None and scale < 0 else root
+    scores = matmul(q * left, k.transpose(-2, -1) * root)
     if causal:
         mask = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool, device=q.device).tril()
     if mask is not None and mask.dtype is torch.bool:
@@ -398,7 +396,7 @@ def _heads_match(q: Any, k: Any, v: Any) -> bool:
 
 def _equal(a: Size, b: Size) -> bool:
     """Whether two sizes agree at this call; if so it becomes a fact."""
-    env = _env()
+    env = current_env()
     return same(a, b) or (env.actual(a) == env.actual(b) and env.equal(a, b, "attention"))
 
 

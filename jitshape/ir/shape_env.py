@@ -115,6 +115,7 @@ class ShapeEnv:
         self.current_op = ""
         self.replacing = True
         self.general = False  # C++ takes the branch for sizes above 1, without a fact
+        self.exact = False  # C++ learns which sizes are 1, by facts
         self.declared: dict[str, tuple[float, float]] = {}  # ranges that no fact stands for
         self.undecided: set[str] = set()  # symbols on which no optional answer may depend
         self._replaced: dict[int, Size] = {}  # symbol's atom id -> what it equals

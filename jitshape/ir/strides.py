@@ -264,18 +264,17 @@ def elementwise_strides(env: Any, shape: Shape, operands: Sequence[Layout]) -> S
         alike = all(same_all(st, first) for _, st in operands[1:])
         if alike and is_dense(env, shape, first):
             return first
-    aligned = [_aligned(shape, *operand) for operand in operands]
+    aligned = [_aligned(env, shape, *operand) for operand in operands]
     order = iteration_order(env, shape, aligned)
     return dense(shape, order)
 
 
-def _aligned(shape: Shape, own: Shape, strides: Shape) -> Shape:
+def _aligned(env: Any, shape: Shape, own: Shape, strides: Shape) -> Shape:
     """The operand's strides over `shape`: 0 where it is broadcast."""
     missing = len(shape) - len(own)
     out: list[Size] = [0] * missing
     for place, (size, stride) in enumerate(zip(own, strides), missing):
-        full = shape[place]
-        stretched = type(size) is int and size == 1 and not (type(full) is int and full == 1)
+        stretched = env.simplify(size) == 1 and env.simplify(shape[place]) != 1
         out.append(0 if stretched else stride)
     return tuple(out)
 

@@ -8,6 +8,7 @@ would is a DataDependent error, which the frontend turns into a graph break.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -74,21 +75,34 @@ def _torch_sizes(sizes: tuple[Size, ...], env: Any) -> Sequence[Any]:
     return [to_torch(s, env) if type(s) is IntExpr else s for s in sizes]
 
 
+def _needs_value(tensor: SymbolicTensor, what: str) -> DataDependent:
+    return DataDependent(
+        what,
+        because=f"{tensor.value.name} is {tensor.value.type}, computed in the graph and unknown "
+        "while tracing",
+        avoid="torch.where for a choice of values; a static or symbolic size instead",
+    )
+
+
 def _refuse(name: str, what: str) -> Callable[..., Any]:
     def method(self: SymbolicTensor, *args: Any, **kwargs: Any) -> Any:
-        raise DataDependent(
-            what,
-            because=f"{self.value.name} is {self.value.type}, computed in the graph and unknown "
-            "while tracing",
-            avoid="torch.where for a choice of values; a static or symbolic size instead",
-        )
+        raise _needs_value(self, what)
 
     method.__name__ = name
     return method
 
 
+def _truth(self: SymbolicTensor) -> bool:
+    """Of a bool, as of the Python bool that it holds: code of torch's that only raises on it."""
+    if self.dtype is not torch.bool or self.numel() != 1:
+        raise _needs_value(self, "a Python `if` needs the value of a tensor")
+    truth = self.item()
+    return truth if isinstance(truth, bool) else truth.node.decide(sys._getframe(1))
+
+
+SymbolicTensor.__bool__ = _truth  # type: ignore[method-assign]
+
 _READS = {
-    "__bool__": "a Python `if` needs the value of a tensor",
     "__contains__": "`in` needs the values of a tensor",
     "tolist": "tolist() needs the values of a tensor",
     "numpy": "numpy() needs the values of a tensor",

@@ -13,6 +13,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -254,10 +255,13 @@ class BoolNode(SymNode):
         return True
 
     def bool_(self) -> bool:
+        return self.decide(sys._getframe(2))  # torch.SymBool.__bool__ stands between
+
+    def decide(self, frame: FrameType) -> bool:
+        """The truth that the Python code in `frame` asks for."""
         try:
             return self.env.evaluate(self.expr)
         except DataDependent:
-            frame = sys._getframe(2)  # torch.SymBool.__bool__ stands between
             raising = raising_truth(frame.f_code, frame.f_lasti)
             answer = _general(self.expr) if raising is None else not raising
             return self._assumed(answer)
@@ -296,6 +300,8 @@ class BoolNode(SymNode):
         if type(cond) is bool:
             return cond
         answers = self.env.algebra.memo  # either answer stays right once it was given
+        if self.env.exact and cond.op in ("eq", "ne") and 1 in cond.args:
+            answers[cond, False] = answers[cond, True] = self.guard_bool("", 0)
         key = (cond, default)
         known = answers.get(key)
         if known is None:

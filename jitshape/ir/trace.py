@@ -20,7 +20,7 @@ import torch
 from torch.autograd import Variable
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jitshape.errors import DataDependent
+from jitshape.errors import DataDependent, JitshapeError
 from jitshape.ir import plain_ops
 from jitshape.ir.conditions import BoolExpr, compare
 from jitshape.ir.graph import Graph, Location, Node, Storage, Value
@@ -265,7 +265,16 @@ class Trace(TorchDispatchMode):
             self.wrap(self.graph.add_input(type_ or self.tangent_type(out), f"tangent{place}"))
             for place, (out, type_) in enumerate(zip(outputs, types))
         )
-        return self.gradients(outputs, grads, leaves) if leaves else []
+        if not leaves:
+            return []
+        start = len(self.graph.nodes)
+        try:
+            return self.gradients(outputs, grads, leaves, retain_graph=True)
+        except RuntimeError as error:
+            if isinstance(error, JitshapeError):
+                raise
+        del self.graph.nodes[start:]  # sizes above 1 were taken for granted
+        return self.gradients(outputs, grads, leaves, general=False)
 
     def gradients(
         self,
@@ -274,12 +283,14 @@ class Trace(TorchDispatchMode):
         inputs: Sequence[SymbolicTensor],
         retain_graph: bool = False,
         create_graph: bool = False,
+        general: bool = True,
     ) -> list[SymbolicTensor | None]:
-        """The gradients of `inputs`, leaves or not, from `tangents` of the outputs."""
+        """The gradients of `inputs`, leaves or not, from `tangents` of the outputs.  Not
+        `general`: what C++ asks of sizes is answered as it is at this call, by facts."""
         # In backward C++ asks for sizes of 0 and 1 to choose between copies and views of gradients,
         # which nobody can observe, and for what was broadcast, where forward took none for 1.
         self.consumes = self.consumes or not retain_graph
-        self._in_backward = self.env.general = True
+        self._in_backward, self.env.general = True, general
         try:
             with self, torch.autograd.set_detect_anomaly(False):
                 found: tuple[Any, ...] = Variable._execution_engine.run_backward(

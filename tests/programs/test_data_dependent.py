@@ -234,3 +234,37 @@ def test_what_a_mask_takes_may_be_written_where_it_was_taken() -> None:
 
     calls = [(torch.randn(n, 3, requires_grad=True), torch.rand(n) > 0.3) for n in (5, 9, 4)]
     check(f, *calls, fullgraph=True)
+
+
+def test_comparisons_that_give_a_bool_are_results() -> None:
+    def f(x, y):
+        return torch.equal(x, y), x.allclose(y, atol=1e-3), torch.equal(x, y) + 1
+
+    x = torch.rand(3)
+    jitshape.reset()
+    compiled = jitshape.compile(f, dynamic=True, fullgraph=True)
+    for other in (x.clone(), x + 1e-4, x + 1, torch.rand(4)[:2]):
+        if other.shape == x.shape:
+            assert compiled(x, other) == f(x, other)
+    assert jitshape.stats()["compiles"] == 1
+
+
+def test_a_branch_on_such_a_bool_is_a_break() -> None:
+    def f(x, y):
+        return x + 1 if torch.equal(x, y) else x - 1
+
+    check(f, (torch.ones(3), torch.ones(3)), (torch.ones(3), torch.zeros(3)), breaks=1)
+
+
+def test_what_torch_checks_of_values_is_asserted_when_the_graph_runs() -> None:
+    def f(x, variance):
+        return torch.nn.functional.gaussian_nll_loss(x, x + 1, variance)
+
+    jitshape.reset()
+    compiled = jitshape.compile(f, dynamic=True)
+    for n in (3, 4):
+        x, variance = torch.rand(n), torch.rand(n)
+        torch.testing.assert_close(compiled(x, variance), f(x, variance))
+    assert jitshape.stats()["graph_breaks"] == 0
+    with pytest.raises(ValueError, match="negative"):
+        compiled(torch.rand(3), torch.tensor([1.0, -1.0, 1.0]))

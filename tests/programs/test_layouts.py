@@ -101,3 +101,8 @@ def test_angles_of_whole_numbers(dtype) -> None:
         return torch.deg2rad(x), torch.rad2deg(x)
 
     check(f, *((torch.arange(4 * n).reshape(n, 4).to(dtype),) for n in (3, 4, 5)), compiles=2)
+
+
+@pytest.mark.parametrize("shapes", [((3, 1), (1, 4)), ((1, 2, 1), (5, 1, 3)), ((4, 1), (4, 6))])
+def test_operands_that_stretch_each_other(shapes) -> None:
+    check(lambda x, y: x * 2 + y, tuple(map(torch.rand, shapes)), dynamic=True)

@@ -18,6 +18,10 @@ IN_PLACE = {
     "put": lambda x: x.put_(torch.tensor([0, 3]), torch.ones(2)),
     "through a view": lambda x: x.t()[1:].lgamma_(),
     "floor_divide": lambda x: x.floor_divide_(2),
+    "pow of a number": lambda x: x.pow_(1.5),
+    "pow of a tensor": lambda x: x.pow_(x.clone()),
+    "square": lambda x: x.square_(),
+    "power": lambda x: x.__ipow__(2),
 }
 
 
@@ -152,14 +156,68 @@ def test_a_size_to_be_found_among_arguments(shape) -> None:
 
 
 @pytest.mark.parametrize("compare", [torch.equal, torch.allclose])
-def test_a_bool_of_data_ends_the_graph(compare) -> None:
+def test_a_bool_of_data_is_a_number_of_run_time(compare) -> None:
     """It is not what the op gives for the trace's dummies."""
 
     def f(a, b):
         return compare(a + 1, b + 1), a * 2
 
+    jitshape.reset()
     compiled = jitshape.compile(f)
     a = torch.randn(3, 4)
     for b in (a.clone(), a + 1, a.clone()):
         assert compiled(a, b)[0] is compare(a, b)
-    assert jitshape.stats()["graph_breaks"]
+    assert not jitshape.stats()["graph_breaks"]
+
+
+EMPTY = {
+    "prod": (lambda x: x.prod(), (0,)),
+    "prod of rows": (lambda x: x.prod(1), (2, 0)),
+    "eigenvalues": (lambda x: torch.linalg.eigh(x)[0], (2, 0, 0)),
+    "cumprod": (lambda x: x.cumprod(0), (0, 3)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_gradients_of_nothing(name) -> None:
+    program, shape = EMPTY[name]
+    check(program, (torch.rand(shape, requires_grad=True),), dynamic=True)
+
+
+NAMED_TUPLES = {
+    "qr": lambda x: torch.linalg.qr(x).R,
+    "max": lambda x: x.max(1).indices,
+    "sort": lambda x: (x.sort().values, x.topk(2).values),
+    "low rank": lambda x: torch.linalg.eigh(x.mT @ x).eigenvalues,
+}
+
+
+@pytest.mark.parametrize("name", NAMED_TUPLES)
+def test_results_by_name(name) -> None:
+    check(NAMED_TUPLES[name], *((torch.rand(n, 4),) for n in (5, 6, 8)))
+
+
+def test_functions_of_torch_that_call_the_programs_objects() -> None:
+    def distance(a, b):
+        return (a - b).abs().sum(-1) * scale[0]
+
+    def f(x, y):
+        far = torch.nn.PairwiseDistance(p=1)
+        loss = torch.nn.functional.triplet_margin_with_distance_loss
+        return loss(x, y, y + 1, distance_function=distance), loss(x, y, y, distance_function=far)
+
+    scale = [1.0]
+    compiled = check(f, (torch.rand(3, 4), torch.rand(3, 4)))
+    scale[0] = 3.0
+    x, y = torch.rand(3, 4), torch.rand(3, 4)
+    torch.testing.assert_close(compiled(x, y), f(x, y))
+
+
+def test_values_that_an_op_checks_when_it_runs() -> None:
+    def f(x, lengths):
+        return torch.segment_reduce(x, "sum", lengths=lengths) * 2
+
+    rows = [(torch.rand(n), torch.tensor([n - 2, 2])) for n in (4, 5, 7)]
+    compiled = check(f, *rows, compiles=2)
+    with pytest.raises(RuntimeError, match="sum to"):
+        compiled(torch.rand(5), torch.tensor([1, 2]))

@@ -63,7 +63,7 @@ def set_state(m: Machine, self: Value, new_state: Value, /) -> Value:
     return self
 
 
-@models(torch.manual_seed)
+@models(torch.random.manual_seed)  # torch.manual_seed may have been wrapped
 def manual_seed(m: Machine, seed: Value) -> Value:
     """Returns the default generator."""
     if isinstance(seed, SymbolicInt):

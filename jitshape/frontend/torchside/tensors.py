@@ -27,7 +27,12 @@ from jitshape.frontend.torchside.sizes import SizeValue, with_sizes
 from jitshape.frontend.torchside.watching import has_formula_of_users, may_call_anything
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.dicts import DictValue
-from jitshape.frontend.values.functions import BoundMethodValue, CallableValue
+from jitshape.frontend.values.functions import (
+    BoundMethodValue,
+    CallableValue,
+    FunctionValue,
+    wrap_function,
+)
 from jitshape.frontend.values.sequences import SequenceValue, TupleValue
 from jitshape.frontend.values.slices import SliceValue
 from jitshape.frontend.values.storage import guard_identity
@@ -339,9 +344,19 @@ def _call_declared(m: Machine, function: Any, args: list[Value], kwargs: dict[st
 def call_native(
     m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None
 ) -> Value:
-    """Run `function` on the symbolic counterparts of the values; wrap its result."""
-    real_args = [to_real(m, a) for a in with_sizes(m, function, args)]
-    real_kwargs = {k: to_real(m, v) for k, v in (kwargs or {}).items()}
+    """Run `function` on the symbolic counterparts of the values; wrap its result.  A Python
+    function of torch's that gets functions or objects of the program's is run by the machine."""
+    inlined = isinstance(function, types.FunctionType) and _is_of_torch(function)
+    given = (*args, *(kwargs or {}).values())
+    if inlined and any(isinstance(value, FunctionValue) for value in given):
+        return _by_machine(m, function, args, kwargs or {})
+    try:
+        real_args = [to_real(m, a) for a in with_sizes(m, function, args)]
+        real_kwargs = {k: to_real(m, v) for k, v in (kwargs or {}).items()}
+    except Break as cause:
+        if cause.kind != "torch_argument" or not inlined:
+            raise
+        return _by_machine(m, function, args, kwargs or {})
     if real_kwargs.get("requires_grad"):
         raise Break("torch_call", "a leaf of autograd is made in the middle of the graph")
     try:
@@ -367,6 +382,17 @@ def tensors_below(value: Value) -> list[SymbolicTensor]:
         return [value.tensor]
     items = value.items if isinstance(value, SequenceValue) else ()
     return [t for item in items for t in tensors_below(item)]
+
+
+def _is_of_torch(function: types.FunctionType) -> bool:
+    return natives.policy(function) == "native" and not natives.is_allowed(function)
+
+
+def _by_machine(
+    m: Machine, function: types.FunctionType, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    held = Held(function, function.__qualname__)
+    return m.call(wrap_function(m, function, held), args, kwargs)
 
 
 # ---- crossing the boundary

@@ -10,6 +10,7 @@ guarded or symbolic.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import jitshape.ir.lending
 import jitshape.ir.literals
 import jitshape.ir.metadata
 import jitshape.ir.readings
+import jitshape.ir.shapes
 import jitshape.ir.symbolic_index  # noqa: F401  registers indexing
 from jitshape.dims import Relation
 from jitshape.errors import InternalError, UnsupportedTensor
@@ -35,6 +37,7 @@ from jitshape.ir.composites import REPLACED
 from jitshape.ir.conditions import any_of, compare
 from jitshape.ir.graph import values_in
 from jitshape.ir.intervals import INF
+from jitshape.ir.numbers import persist
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symfloat import FloatExpr
@@ -88,7 +91,7 @@ class Tracer:
     def run(self, function: Callable, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call torch with the recording mode on."""
         with self.trace, watched(function):
-            return REPLACED.get(function, function)(*args, **kwargs)
+            return persist(self.trace, REPLACED.get(function, function), args, kwargs)
 
     def close(self) -> None:
         """Let go of every symbolic tensor; the graph stays."""
@@ -307,7 +310,8 @@ class Tracer:
             return None
         m.guard(source, TypeIs(int))
         # instances that differ in the number alone choose alike, and share their graph
-        typical = int(decision.seen[0]) if decision.seen else None
+        first = decision.seen[0] if decision.seen else math.nan  # a float, if it was one
+        typical = int(first) if first == first // 1 else None
         symbol = self.symbol(Number(source, "int"), value, typical=typical)
         number = SymbolicInt(self.env, symbol)
         number.source = source

@@ -23,7 +23,7 @@ from jitshape.frontend.torchside.natives import policy
 from jitshape.frontend.torchside.tensors import BreakingFunction, TensorValue, TorchCallable
 from jitshape.frontend.torchside.triton_kernels import Kernel, is_kernel
 from jitshape.frontend.values.base import WRAPPERS, WRAPPERS_OF_BASES, Value, wraps
-from jitshape.frontend.values.classes import PURE_GETTER_OWNERS
+from jitshape.frontend.values.classes import GETTERS, PURE_GETTER_OWNERS
 from jitshape.frontend.values.constants import register_constant_type
 from jitshape.frontend.values.functions import (
     PURE_OWNERS,
@@ -49,6 +49,17 @@ def wrap_tensor(m: Machine, real: torch.Tensor, source: Source | None) -> Value:
     value = TensorValue(None, type(real), real, source)
     value.machine = m
     return value
+
+
+def _reads_place(cls: type) -> None:
+    """The fields of the named tuples that torch's functions return."""
+    for place, name in enumerate(cls.__match_args__):  # type: ignore[attr-defined]
+        GETTERS[vars(cls)[name]] = lambda m, instance, place=place: instance.items[place]
+
+
+for _cls in vars(torch.return_types).values():
+    if isinstance(_cls, type) and issubclass(_cls, tuple):
+        _reads_place(_cls)
 
 
 @wraps(torch.nn.Module, subclasses=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ LARGEST = 1 << 24  # elements of a tensor that may be materialised
 VARIED = 1 << 18  # elements up to which contents are worth their time
 SLACK = 4096  # elements behind a dummy: a kernel may trust that sizes agree
 # Contents of dummies.  Harmless: integers, which are places, are 1; matrices are regular.
-HARMLESS, EYE, ZEROS, ONES, DISTINCT = range(5)
+HARMLESS, EYE, ZEROS, ONES, DISTINCT, NOWHERE = range(6)  # the last: on the meta device
 
 
 def materialise(env: Any, tree: Any, number: Callable[[Size], int], fill: int) -> Any:
@@ -45,7 +46,7 @@ def materialise(env: Any, tree: Any, number: Callable[[Size], int], fill: int) -
             return 1
         shape = [number(s) for s in x.type.shape]
         strides = [number(s) for s in x.type.strides]
-        if math.prod(shape) > LARGEST:
+        if math.prod(shape) > LARGEST or fill == NOWHERE:
             return torch.empty_strided(shape, strides, dtype=x.type.dtype, device="meta")
         reach = 1 + sum((n - 1) * st for n, st in zip(shape, strides) if n)
         one = fill == ONES or (fill == HARMLESS and _holds_integers(x))
@@ -94,18 +95,16 @@ def _generator_kept(func: Any) -> Iterator[None]:
         torch.default_generator.set_state(state)
 
 
-def _at_call(env: Any) -> Callable[[Size], int]:
-    def number(size: Size) -> int:
-        value = env.actual(size)
-        return 7 if value is None else value
-
-    return number
+def at_call(env: Any, size: Size) -> int:
+    """A size as it is at this call."""
+    value = env.actual(size)
+    return 7 if value is None else value
 
 
 def eager_error(env: Any, func: Any, args: Any, kwargs: Any, error: Exception) -> Exception:
     """What eager raises for this call; `error` if eager does not."""
     try:
-        run(env, func, args, kwargs, _at_call(env))
+        run(env, func, args, kwargs, partial(at_call, env))
     except type(error) as eager:
         return eager.with_traceback(None)
     except Exception:
@@ -120,10 +119,10 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
         result = run(env, func, args, kwargs, number, fill)
         return list(result) if isinstance(result, (tuple, list)) else [result]
 
-    fill, found = _first_that_runs(rows, _at_call(env))
+    fill, found = _first_that_runs(rows, partial(at_call, env))
     varied = found
     if torch.Tag.dynamic_output_shape in func.tags:  # sizes depend on the values
-        varied = rows(_at_call(env), DISTINCT)
+        varied = rows(partial(at_call, env), DISTINCT)
     fit = Fit(env, sizes_in(args, kwargs), _checks_sizes(func, args))
     fit.run(list(map(_shape, found)), lambda number: list(map(_shape, rows(number, fill))))
     types: list[TensorType | None] = []
@@ -148,11 +147,15 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
 
 
 def _first_that_runs(rows: Callable, number: Callable[[Size], int]) -> tuple[int, list[Any]]:
-    """Some ops refuse zeros, some ones, some all but regular matrices."""
+    """Some ops refuse zeros, some ones, some all but regular matrices, some all that they do not
+    know to fit."""
     try:
         return HARMLESS, rows(number, HARMLESS)
     except Exception as error:
-        for fill in (EYE, ZEROS, ONES, DISTINCT):
+        fills = [EYE, ZEROS, ONES, DISTINCT]
+        if not isinstance(error, NotImplementedError) and "not implemented" not in str(error):
+            fills.append(NOWHERE)
+        for fill in fills:
             try:
                 return fill, rows(number, fill)
             except Exception:

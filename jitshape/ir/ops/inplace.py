@@ -19,6 +19,8 @@ NAMED = {
     "aten.normal_.default": "aten.normal_functional.default",
     "aten.uniform_.default": "aten.uniform.default",
     "aten.exponential_.default": "aten.exponential.default",
+    "aten.pow_.Scalar": "aten.pow.Tensor_Scalar",
+    "aten.pow_.Tensor": "aten.pow.Tensor_Tensor",
     "aten._index_put_impl_.default": "aten.index_put.default",
 }
 
