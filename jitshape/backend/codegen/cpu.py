@@ -23,9 +23,10 @@ from jitshape.backend import loops
 from jitshape.backend.codegen import cpu_memory
 from jitshape.backend.codegen.cpu_math import POWERS, one_plus_erf
 from jitshape.backend.codegen.cpu_ops import HALF, OPS, cast
-from jitshape.backend.codegen.cpu_plan import Plan, make_plan
+from jitshape.backend.codegen.cpu_plan import Plan, Turned, make_plan
 from jitshape.backend.codegen.cpu_reduce import Running
 from jitshape.backend.codegen.cpu_sizes import SizeWriter, atom_id
+from jitshape.backend.codegen.cpu_tiles import write_tile
 from jitshape.backend.codegen.llvm_text import Value, Variable
 from jitshape.backend.loops import Accumulator, Axis, Kernel, Loop, Scalar, Statement, Store
 from jitshape.backend.text import kernel_text
@@ -48,6 +49,7 @@ class Generator(SizeWriter):
         self.scales = plan.lanes == 16  # AVX-512
         self.axis_ids |= {atom_id(axis) for axis in plan.grid}
         self.buffers: dict[loops.Buffer, str] = {}
+        self.turned: dict[Turned, str] = {}  # where a tile keeps an access's vector of this step
         self.carries: dict[Accumulator, Value] = {}
         self._facts: dict[Scalar, Facts] = {}
         self.stored = {s.buffer for s in kernel.statements() if isinstance(s, Store)}
@@ -95,7 +97,8 @@ class Generator(SizeWriter):
                 cpu_memory.store(self, statement)
                 self.forget_memory()
             elif statement.axis.kind == "vector" and not self.scope.lanes:
-                self.vector_loop(statement)
+                write = write_tile if self.plan.tile else Generator.vector_loop
+                write(self, statement)
             else:
                 self.serial_loop(statement)
 

@@ -95,6 +95,9 @@ def _both(g: Generator, mask: Value | None) -> Value | None:
 
 
 def load(g: Generator, load: Load) -> Value:
+    if load in g.turned:
+        value = g.load(g.turned[load], memory_kind(load.dtype), g.scope.lanes, load.buffer.name)
+        return value.compare("ne", 0) if load.dtype == torch.bool else value
     bound, mask = _bound(g, load.indirect), _mask(g, load.mask)
     moves, address = _place(g, load.buffer, load.index, bound)
     kind = memory_kind(load.dtype)
@@ -158,8 +161,11 @@ def store(g: Generator, store: Store) -> None:
     value = cast(g.scalar(store.value), store.value.dtype, store.buffer.dtype)
     if store.buffer.dtype == torch.bool:
         value = value.convert("zext", "i8")
-    moves, address = _place(g, store.buffer, store.index, bound)
     lanes = g.scope.lanes
+    if store in g.turned:
+        g.line(f"store {g.broadcast(value, lanes)}, ptr {g.turned[store]}, align 1")
+        return
+    moves, address = _place(g, store.buffer, store.index, bound)
     if store.add:
         _add(g, store.buffer.dtype, moves, address, value, _both(g, mask))
     elif moves == "uniform" and not (value.lanes or (mask is not None and mask.lanes)):

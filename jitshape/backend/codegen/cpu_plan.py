@@ -25,6 +25,20 @@ EXPENSIVE = frozenset(
 )
 
 
+Turned = loops.Load | Store
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The steps of a grid axis `across` that one grid point takes, `lanes` of them; `axis` counts
+    tiles in its place.  `turned`: the accesses that are strided along the lanes and move by one
+    along `across`."""
+
+    across: Axis
+    axis: Axis
+    turned: tuple[Turned, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """`grid` and `body` to generate; `items` and `work` are the number of grid points and of
@@ -37,6 +51,7 @@ class Plan:
     work: Size
     chunk: Axis | None = None
     chunk_size: int = 0
+    tile: Tile | None = None
 
     def unroll(self, loop: Loop) -> int:
         """How many vectors the main loop takes at once."""
@@ -80,8 +95,43 @@ def make_plan(kernel: Kernel, lanes: int) -> Plan:
     if chunked is None:
         return Plan(lanes, grid, body, items, work)
     axis, size, place = chunked
+    tile = _tile(kernel, body, grid[place], lanes) if place < len(grid) else None
     order = (*grid[:place], axis, *grid[place:])
-    return Plan(lanes, order, body, items * axis.extent, work, axis, size)
+    if tile is not None:
+        order = (*grid[:place], axis, tile.axis, *grid[place + 1 :])
+    items = 1
+    for one in order:
+        items = items * one.extent
+    return Plan(lanes, order, body, items, work, axis, size, tile)
+
+
+def _tile(kernel: Kernel, body: tuple[Statement, ...], across: Axis, lanes: int) -> Tile | None:
+    """Tiles along `across`, if there are stores to turn round: vectors are gathered as fast as
+    they are turned, but scattered element by element."""
+    (loop,) = body
+    assert isinstance(loop, Loop)
+    stores = [s for s in loop.body if isinstance(s, Store)]
+    if len(stores) < len(loop.body):
+        return None
+    loads = [s for s in reachable(all_roots((loop,))) if isinstance(s, loops.Load)]
+    read, written = [s.buffer for s in loads], [s.buffer for s in stores]
+    out = [s for s in stores if _turns(s, loop.axis, across) and s.buffer not in read]
+    out = [s for s in out if not s.add and written.count(s.buffer) == 1]
+    if not out:
+        return None
+    turned = [s for s in loads if s.buffer not in written and _turns(s, loop.axis, across)]
+    turned += out
+    symbol = across.symbol.algebra.symbol(f"{across.symbol}_tile")
+    assert isinstance(symbol, IntExpr)
+    return Tile(across, Axis(symbol, (across.extent + (lanes - 1)) // lanes), tuple(turned))
+
+
+def _turns(one: Turned, along: Axis, across: Axis) -> bool:
+    """Whether an access is strided along one axis and moves by one along the other."""
+    if one.mask is not None or one.indirect or one.buffer.role == "scratch":
+        return False
+    atoms = along.symbol.symbol, across.symbol.symbol
+    return [access(one.index, atom.id).kind for atom in atoms if atom] == ["strided", "unit"]
 
 
 def _vectorised(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Statement, ...]]:

@@ -177,6 +177,13 @@ class Value:
         rhs = f"shufflevector {self}, {self.type} poison, <{n} x i32> <{order}>"
         return self.f.emit("half", rhs, self.kind, n)
 
+    def interleaved(self, other: Value, upper: bool) -> Value:
+        """The lower or upper halves of both, lane by lane in turn."""
+        n = self.lanes // 2
+        order = ", ".join(f"i32 {i + n * upper + side}" for i in range(n) for side in (0, 2 * n))
+        rhs = f"shufflevector {self}, {other}, <{2 * n} x i32> <{order}>"
+        return self.f.emit("mixed", rhs, self.kind, self.lanes)
+
 
 Operand = Value | float | int | bool
 
