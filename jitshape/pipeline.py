@@ -37,6 +37,7 @@ from jitshape.frontend.promises import check_promises
 from jitshape.frontend.sources import Local
 from jitshape.frontend.torchside.autograd_functions import function_behind
 from jitshape.frontend.torchside.called_back import program_ended
+from jitshape.frontend.torchside.freed import shared_frees
 from jitshape.frontend.torchside.hooks import check_hooked
 from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
@@ -266,6 +267,8 @@ def record_backward(captured: Capture, tracked: Sequence[Any]) -> dict[int, Any]
     first, end = len(graph.inputs), len(graph.inputs) + len(tracked)
     with stage("joint"):
         try:
+            with trace:
+                graph.frees = shared_frees(tracked)
             with program_ended(captured, len(tracked)):
                 found = trace.backward(tracked, inputs=leaves)
         except RuntimeError as error:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from jitshape.backend.anomaly import check_gradients
-from jitshape.backend.autograd import contract_of, make_autograd_callable
+from jitshape.backend.autograd import Contract, contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph, takes_list
 from jitshape.cache import records
 from jitshape.cache.graphs import CompiledGraph, GraphCache, graph_key
@@ -32,7 +32,7 @@ from jitshape.ir.graph import Alias, Graph
 from jitshape.ir.passes import run_passes
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
-from jitshape.ir.passes.tangents import with_defined_tangents
+from jitshape.ir.passes.tangents import saved_for, with_defined_tangents
 from jitshape.ir.printer import print_graph
 from jitshape.ir.records.graphs import read_graph, write_graph
 from jitshape.observe import counters, logs
@@ -82,9 +82,7 @@ def _loaded(shelf: Shelf, options: Options, name: str) -> CompiledGraph | None:
     if record.joint is None:
         return CompiledGraph(_first(program.run, record.cut), program, *inputs)
     backward = _Backward(record.joint.backward, options, shelf)
-    run = make_autograd_callable(
-        program.run, backward.program, record.joint.contract, name, backward.watch
-    )
+    run = _with_backward(program, backward, record.joint.contract, name)
     return CompiledGraph(run, program, *inputs)
 
 
@@ -110,8 +108,16 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
     backward = _Backward(split.backward, options, shelf)
     shelf.keep(program, None, written, viewed, lambda: Joint(contract, write_graph(split.backward)))
     program = replace(program, parts=None)
-    run = make_autograd_callable(program.run, backward.program, contract, name, backward.watch)
+    run = _with_backward(program, backward, contract, name)
     return CompiledGraph(run, program, written, viewed)
+
+
+def _with_backward(
+    program: Program, backward: _Backward, contract: Contract, name: str
+) -> Callable[..., Any]:
+    return make_autograd_callable(
+        program.run, backward.program, contract, name, backward.watch, backward.needs
+    )
 
 
 class _Backward:
@@ -120,11 +126,19 @@ class _Backward:
     def __init__(self, graph: Graph | bytes, options: Options, shelf: Shelf) -> None:
         self._graph, self.options, self.shelf = graph, options, shelf
 
-    def graph(self, defined: tuple[bool, ...]) -> Graph:
-        """A copy for the tangents that are defined."""
+    def whole(self) -> Graph:
+        """The graph for all tangents."""
         if isinstance(self._graph, bytes):
             self._graph = read_graph(self._graph)
-        return with_defined_tangents(self._graph, defined)
+        return self._graph
+
+    def graph(self, defined: tuple[bool, ...]) -> Graph:
+        """A copy for the tangents that are defined."""
+        return with_defined_tangents(self.whole(), defined)
+
+    def needs(self, place: int, count: int) -> frozenset[int]:
+        """The saved tensors that the gradients of one tangent need."""
+        return saved_for(self.whole(), place, count)
 
     def program(self, defined: tuple[bool, ...]) -> Callable[..., Any]:
         """`run([*saved, *defined tangents, *sizes])` gives the gradients."""

@@ -82,6 +82,7 @@ class Contract:
     aliases: tuple[AliasPlan, ...] = ()
     mutations: tuple[Mutation, ...] = ()
     reshaped: tuple[Reshaped, ...] = ()
+    frees: tuple[int, ...] = ()  # of each tangent, as Graph.frees
 
 
 def contract_of(graph: Graph, split: Split) -> Contract:
@@ -117,6 +118,7 @@ def contract_of(graph: Graph, split: Split) -> Contract:
         aliases=tuple(_alias_plans(split)),
         mutations=split.mutations,
         reshaped=split.reshaped,
+        frees=graph.frees,
     )
 
 
@@ -165,9 +167,11 @@ class _Runtime:
     contract: Contract
     name: str
     watch: Callable[[tuple[bool, ...], Sequence[Any]], None] | None
+    needs: Callable[[int, int], frozenset[int]]
 
     def __post_init__(self) -> None:
         self.backwards: dict[tuple[bool, ...], Program] = {}
+        self.needed: dict[int, frozenset[int]] = {}
         self.lock = threading.Lock()
 
     def backward(self, defined: tuple[bool, ...]) -> Program:
@@ -179,6 +183,44 @@ class _Runtime:
                 if program is None:
                     program = self.backwards[defined] = self.compile_backward(defined)
         return program
+
+    def saved_for(self, tangents: Sequence[int]) -> set[int]:
+        """Which saved tensors the backward programs of these tangents read."""
+        found: set[int] = set()
+        for place in tangents:
+            if place not in self.needed:
+                self.needed[place] = self.needs(place, len(self.contract.tangents))
+            found |= self.needed[place]
+        return found
+
+
+class _Saved:
+    """What a call saved, once some of its results had their backward and others may have it."""
+
+    __slots__ = ("tensors", "versions")
+
+    def __init__(self, tensors: Sequence[torch.Tensor], needed: set[int]) -> None:
+        self.tensors = [
+            t.detach() if place in needed else _without_memory(t) for place, t in enumerate(tensors)
+        ]
+        self.versions = [_version(t) for t in self.tensors]
+
+    def unpack(self) -> list[torch.Tensor]:
+        if any(_version(t) != old for t, old in zip(self.tensors, self.versions)):
+            raise RuntimeError(
+                "a tensor needed for gradient computation has been modified by an inplace operation"
+            )
+        return list(self.tensors)
+
+
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same sizes, which programs read off it."""
+    row = {"dtype": tensor.dtype, "device": "meta"}
+    return torch.empty_strided(tensor.shape, tensor.stride(), **row)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 class _Call:
@@ -201,6 +243,7 @@ class CompiledGraph(torch.autograd.Function):
         end = contract.kept + contract.saved
         ctx.save_for_backward(*results[contract.kept : end])
         ctx.runtime, ctx.sizes = runtime, results[end : end + contract.sizes]
+        ctx.freed, ctx.remaining = 0, None
         tensors = tuple(results[place] for place in contract.tensors)
         tracked = set(contract.tangents)
         ctx.mark_non_differentiable(*(t for i, t in enumerate(tensors) if i not in tracked))
@@ -228,9 +271,9 @@ class CompiledGraph(torch.autograd.Function):
             return nothing + (None,) * len(contract.differentiable)
         with torch._C.DisableTorchFunction():  # no mode of the thread's may see how it is done
             laid = [_laid_out(t, s) for t, s in zip(tangents, ctx.strides) if t is not None]
-            given = [*ctx.saved_tensors, *laid, *ctx.sizes]
+            given = [*_unpack(ctx, contract, defined), *laid, *ctx.sizes]
             if not torch._C._autograd._get_current_graph_task_keep_graph():
-                ctx.maybe_clear_saved_tensors()
+                _free(ctx, runtime, defined, given[: contract.saved])
             if runtime.watch is not None and _looks_for_nan():
                 runtime.watch(defined, given)
             del gradients, tangents, laid  # the program lets go of tensors as it uses them
@@ -238,6 +281,29 @@ class CompiledGraph(torch.autograd.Function):
         wanted = ctx.needs_input_grad[2:]
         places = zip(contract.differentiable, wanted)
         return nothing + tuple(results[i] if needed else None for i, needed in places)
+
+
+def _unpack(ctx: Any, contract: Contract, defined: tuple[bool, ...]) -> Sequence[torch.Tensor]:
+    """The saved tensors, unless a backward before this one has freed what eager's would need."""
+    wanted = [free for free, has in zip(contract.frees, defined) if has]
+    if any(free & ctx.freed for free in wanted):
+        _ = ctx.saved_tensors  # raises in autograd's own words, where any were saved
+        raise RuntimeError(
+            "backward through the graph a second time: what it saved was freed by the first, "
+            "which was not called with retain_graph=True"
+        )
+    return ctx.saved_tensors if ctx.remaining is None else ctx.remaining.unpack()
+
+
+def _free(
+    ctx: Any, runtime: _Runtime, defined: tuple[bool, ...], saved: Sequence[torch.Tensor]
+) -> None:
+    """Let go of what only this backward, or one that eager refuses from now on, needs."""
+    ctx.freed |= sum(1 << place for place, has in enumerate(defined) if has)
+    frees = runtime.contract.frees
+    left = [place for place, free in enumerate(frees) if not free & ctx.freed]
+    ctx.remaining = _Saved(saved, runtime.saved_for(left)) if left else None
+    ctx.maybe_clear_saved_tensors()
 
 
 def _laid_out(tangent: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
@@ -260,14 +326,16 @@ def make_autograd_callable(
     contract: Contract,
     name: str = "a function",
     watch: Callable[[tuple[bool, ...], Sequence[Any]], None] | None = None,
+    needs: Callable[[int, int], frozenset[int]] = lambda place, count: frozenset(),
 ) -> Callable[..., list[Any]]:
     """A callable `(*inputs, *symbols) -> list of the user's outputs`.
 
     `forward(*inputs, *symbols)` gives the forward graph's outputs; `compile_backward(defined)`
     gives, for the tangents that are defined, `backward([*saved, *defined tangents, *sizes])`, which
     empties the list and returns a gradient or None for each input.  `watch(defined, that list)` is
-    called before it where anomaly detection looks for nan."""
-    runtime = _Runtime(forward, compile_backward, contract, name, watch)
+    called before it where anomaly detection looks for nan.  `needs(place, count)` tells the saved
+    tensors that the backward of the tangent at `place`, of `count`, reads."""
+    runtime = _Runtime(forward, compile_backward, contract, name, watch, needs)
 
     def run(*inputs: Any) -> list[Any]:
         call = _Call(inputs)

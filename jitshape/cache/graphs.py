@@ -93,7 +93,7 @@ class _Keys:
         nodes = tuple(map(self.node, graph.nodes))
         outputs = tuple(map(self.leaf, graph.outputs))
         tracked = tuple(map(self.leaf, graph.differentiated))
-        counts = (graph.returned, graph.gradients, graph.tracking)
+        counts = (graph.returned, graph.gradients, graph.tracking, graph.frees)
         moved = (*map(self.leaf, graph.moved), *graph.shown, *map(self.leaf, graph.shown.values()))
         symbols = tuple(map(str, graph.symbols))
         return inputs, nodes, outputs, tracked, counts, moved, symbols, self.facts()

@@ -198,7 +198,8 @@ class Graph:
     differentiated.  `consumed`: the inputs come in a list, which the program empties, to let go of
     each tensor after its last use.  `moved`: what tensors show after t_, squeeze_ and such, one
     value for each call; `shown`: what inputs show in the end, if that changed them, by their
-    index.
+    index.  `frees`: for each differentiated value a bit set of those whose backward cannot follow
+    its own, since both free the same memory.
 
     A joint graph also has the gradients: `differentiated` are the values that got one (outputs,
     or inputs as mutated; not outputs that are views of inputs: their gradient flows outside), the
@@ -223,6 +224,7 @@ class Graph:
     moved: list[Value] = field(default_factory=list)
     shown: dict[int, Value] = field(default_factory=dict)
     reshaped: list[Reshaped] = field(default_factory=list)
+    frees: tuple[int, ...] = ()
     _names: Iterator[int] = field(default_factory=itertools.count)
     _storages: Iterator[int] = field(default_factory=itertools.count)
 

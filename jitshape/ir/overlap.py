@@ -6,6 +6,7 @@ Invariant: as eager, only what lies in one piece without gaps is compared; the r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from jitshape.errors import DataDependent
@@ -40,6 +41,17 @@ def _is_empty(env: Any, target: TensorType) -> bool:
     """Whether there is nothing to write, by a fact."""
     empty = (size for size in target.shape if env.actual(size) == 0)
     return any(env.equal(size, 0) for size in empty)
+
+
+def check_arguments(env: Any, arguments: Iterable[TensorType]) -> None:
+    """A write to memory that an argument shows twice cannot be brought back through it."""
+    for type_ in arguments:
+        if not _is_apart(env, type_):
+            raise DataDependent(
+                "a write to an argument whose memory overlaps itself",
+                because="an element that is shown twice can be written through one of its places",
+                avoid=_CLONE,
+            )
 
 
 def _is_apart(env: Any, target: TensorType) -> bool:

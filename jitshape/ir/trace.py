@@ -23,12 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from jitshape.errors import DataDependent, JitshapeError
 from jitshape.ir import plain_ops
 from jitshape.ir.conditions import BoolExpr, compare
-from jitshape.ir.graph import Graph, Location, Node, Storage, Value
+from jitshape.ir.graph import Graph, Location, Node, Storage, Value, tensor_type
 from jitshape.ir.known_numbers import known_number
 from jitshape.ir.ops.externs import eager_error
 from jitshape.ir.ops.families import number_dtype, wrap_dim
 from jitshape.ir.ops.registry import OPS, OpDef
 from jitshape.ir.ops.trials import try_call
+from jitshape.ir.overlap import check_arguments
+from jitshape.ir.passes.functionalize import written_arguments
 from jitshape.ir.strides import preserved_strides
 from jitshape.ir.symbolic_tensor import SymbolicTensor, make_symbolic
 from jitshape.ir.symint import Size
@@ -64,6 +66,7 @@ class Trace(TorchDispatchMode):
         self.probing = False  # a backward that is undone: what autograd calls does nothing
         self._lines: dict[int, Location | None] = {}  # by the number of the autograd node
         self._tokens = 0
+        self._written: set[Storage] = set()
         self.exact_copies = False  # copies are made where eager makes them, by facts
         self.copies: list[tuple[Storage | None, Storage | None, int]] = []  # see ir/copies.py
         self.region: int | None = None  # that what is recorded now belongs to
@@ -99,6 +102,8 @@ class Trace(TorchDispatchMode):
             tensor.device,
             offset,
         )
+        if self._memories.get(tensor.untyped_storage()._cdata) in self._written:
+            check_arguments(self.env, [type_])
         taken = {value.name for value in self.graph.inputs}
         value = self.graph.add_input(type_, _unused(name, taken))
         value.storage = self._storage(tensor, value.storage)
@@ -217,6 +222,8 @@ class Trace(TorchDispatchMode):
         if definition.has("check"):
             block.check(env, *args, **kwargs)
         types = block.type(env, *args, **kwargs)
+        for position in written_arguments(definition, args):
+            self._check_overlap(args[position])
         family = definition.family
         shared = block.alias(args).storage if family in ("view", "inplace") else None
         single = isinstance(types, (TensorType, ScalarType))
@@ -237,6 +244,15 @@ class Trace(TorchDispatchMode):
         """A number where an op wants a tensor: torch.div(x.size(0), 2)."""
         dtype = number_dtype(x)
         return self.call(OPS["aten.scalar_tensor.default"], [x], {"dtype": dtype})
+
+    def _check_overlap(self, target: Any) -> None:
+        """A write to the memory of an argument, the first one, is possible."""
+        storage = target.storage if type(target) is Value else None
+        if storage is None or storage in self._written:
+            return
+        self._written.add(storage)
+        arguments = [value for value in self.graph.inputs if value.storage is storage]
+        check_arguments(self.env, map(tensor_type, arguments))
 
     def _check_sizes(self, shape: Sequence[Size]) -> None:
         """Sizes that the program made up are not negative."""

@@ -288,3 +288,81 @@ def test_attention_of_operands_in_any_layout(order: tuple[int, ...]) -> None:
         return out, out.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1) * 2
 
     check(f, *[(laid(n), laid(6), laid(6)) for n in (5, 7)], dynamic=True, compiles=1)
+
+
+def independent(x, y):
+    return x.sin(), y.exp()
+
+
+def sharing_a_sum(x, y):
+    h = x + y
+    return h.sin(), h.exp()
+
+
+def sharing_a_product(x, y):
+    h = x * y
+    return h.sin(), y.exp(), h.cos()
+
+
+def saving_nothing(x, y):
+    return x + y, x - y
+
+
+KEPT = {"retain_graph": True}
+ORDERS = [
+    (independent, [(0, {}), (1, {})]),
+    (independent, [(1, {}), (0, {})]),
+    (independent, [(0, {}), (0, {})]),
+    (independent, [(0, KEPT), (0, {}), (1, {})]),
+    (sharing_a_sum, [(0, {}), (1, {})]),
+    (sharing_a_product, [(0, {}), (1, {}), (2, {})]),
+    (sharing_a_product, [(1, {}), (0, {})]),
+    (sharing_a_product, [(0, KEPT), (2, KEPT), (0, {}), (1, {})]),
+    (saving_nothing, [(0, {}), (1, {}), (0, {})]),
+]
+
+
+@pytest.mark.parametrize("program, order", ORDERS)
+def test_results_have_a_backward_each(program, order):
+    """As far as eager lets them."""
+
+    def run(call):
+        x, y = torch.arange(1.0, 5.0).requires_grad_(), torch.ones(4, requires_grad=True)
+        results = call(x, y)
+        done = []
+        for place, options in order:
+            try:
+                results[place].sum().backward(**options)
+            except RuntimeError as error:
+                done.append(str(error))
+            done += [None if t.grad is None else t.grad.clone() for t in (x, y)]
+        return done
+
+    compiled = jitshape.compile(program)
+    assert_same(run(program), run(compiled))
+
+
+def test_a_backward_frees_what_the_others_do_not_need():
+    def program(x, y):
+        return x.sin().exp(), y.exp().sin()
+
+    compiled = jitshape.compile(program)
+    x, y = torch.randn(8, requires_grad=True), torch.randn(8, requires_grad=True)
+    first, second = compiled(x, y)
+    node = first.grad_fn
+    first.sum().backward()
+    needed = [t for t in node.remaining.tensors if t.device.type == "cpu"]
+    assert 0 < len(needed) < len(node.remaining.tensors)
+    second.sum().backward()
+    assert node.remaining is None
+
+
+def test_what_a_later_backward_needs_is_not_written_meanwhile():
+    compiled = jitshape.compile(lambda x, y: (x.sin(), y @ y))
+    x, y = leaf(4), leaf(4, 4)
+    first, second = compiled(x, y)
+    first.sum().backward()
+    with torch.no_grad():
+        y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        second.sum().backward()

@@ -178,3 +178,12 @@ def test_gradients_through_parts_of_complex_numbers() -> None:
             for g in (f, jitshape.compile(f))
         ]
         torch.testing.assert_close(*gradients)
+
+
+def test_an_argument_that_only_shows_its_memory_anew_behind_one_that_is_unused() -> None:
+    def turn(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> list[torch.Tensor]:
+        x.conj()  # of reals: the very tensor, so that the graph needs nothing of x
+        z.t_()
+        return [z, y]
+
+    check_memory(turn, lambda: [torch.randn(2, 3), torch.randn(3, 4), torch.randn(4, 5)])

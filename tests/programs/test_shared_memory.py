@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import jitshape
 from jitshape.frontend._evalframe import apart
 from tests.programs.compare import assert_same
+from tests.programs.memory import check_memory
 
 COUNT = 8
 
@@ -61,3 +63,45 @@ def test_spans() -> None:
     assert apart(0, sizes, (0, 1, 2), a, b, c)  # or neither is written
     assert apart(1, sizes, (0, 1, 2), c[:0], a, b)  # or there is nothing in it
     assert apart(1, bytes([4, 4]), (0, 1), memory[::2], torch.zeros(3))
+
+
+def expanded() -> list[torch.Tensor]:
+    return [torch.arange(4.0).expand(3, 4)]
+
+
+def windows() -> list[torch.Tensor]:
+    return [torch.arange(6.0).as_strided((3, 2), (1, 1))]
+
+
+def under_a_window() -> list[torch.Tensor]:
+    base = torch.arange(6.0)
+    return [base, base.as_strided((3, 2), (1, 1))]
+
+
+def write_row(x: torch.Tensor) -> torch.Tensor:
+    x[0] = 5.0
+    return x * 1
+
+
+def write_slice(x: torch.Tensor) -> torch.Tensor:
+    x[:1].copy_(torch.ones(x.shape[-1]))
+    return x * 1
+
+
+def read_later(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[1] = 5.0
+    return y * 1
+
+
+@pytest.mark.parametrize(
+    "program, make",
+    [
+        (write_row, expanded),
+        (write_slice, expanded),
+        (write_row, windows),
+        (write_slice, windows),
+        (read_later, under_a_window),
+    ],
+)
+def test_a_write_to_an_argument_that_overlaps_itself(program, make) -> None:
+    check_memory(program, make, make, breaks=1)

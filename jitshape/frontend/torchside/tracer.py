@@ -125,10 +125,12 @@ class Tracer:
         used = used.union(*(node.inputs() for node in graph.nodes))
         rows = zip(graph.inputs, trace.leaves, self.graph_inputs())
         kept = [row for row in rows if row[0] in used]
+        shown = [(graph.inputs[place], seen) for place, seen in graph.shown.items()]
         tangents = graph.inputs[len(trace.leaves) :]
         graph.inputs = [*(value for value, _, _ in kept), *tangents]
         for place, value in enumerate(graph.inputs):
             value.index = place
+        graph.shown = {value.index: seen for value, seen in shown}
         trace.leaves = [leaf for _, leaf, _ in kept]
         trace.constants = [row for row in trace.constants if row[0] in used]
         constants = dict(trace.constants)

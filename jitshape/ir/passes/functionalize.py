@@ -17,7 +17,7 @@ another output says so (`Alias`, `OutputAlias`), except gradients, which only sh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,7 +55,7 @@ def functionalize(graph: Graph) -> None:
     graph.functional = True
 
 
-def written_arguments(definition: OpDef | None, args: tuple) -> dict[int, int]:
+def written_arguments(definition: OpDef | None, args: Sequence[Any]) -> dict[int, int]:
     """Which arguments a call writes: position -> output of the op's functional form."""
     if definition is None:
         return {}

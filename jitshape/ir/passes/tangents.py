@@ -64,6 +64,21 @@ def with_defined_tangents(backward: Graph, defined: Sequence[bool]) -> Graph:
     return graph
 
 
+def saved_for(backward: Graph, place: int, count: int) -> frozenset[int]:
+    """The inputs of `backward` that the gradients of the tangent at `place`, of `count`, need."""
+    first = len(backward.inputs) - count
+    reached = {backward.inputs[first + place]}
+    for node in backward.nodes:
+        if any(value in reached for value in node.inputs()):
+            reached.update(node.outs)
+    needed = {value.node for value in reached} - {None}
+    for node in reversed(backward.nodes):
+        if node in needed:
+            needed.update(value.node for value in node.inputs() if value.node is not None)
+    used = {value for node in backward.nodes if node in needed for value in node.inputs()}
+    return frozenset(i for i, value in enumerate(backward.inputs[:first]) if value in used)
+
+
 def _zeros(value: Value) -> Node:
     """The node that makes `value`, so far an input, a tensor of zeros."""
     type_ = value.type
