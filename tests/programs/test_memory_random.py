@@ -34,6 +34,15 @@ VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
     "unbound": lambda t: t.unbind(-1)[1],
     "bits": lambda t: t.view(torch.int32),
     "halves": lambda t: t.view(torch.int16),
+    "bytes": lambda t: t.view(torch.uint8),
+    "doubles": lambda t: t.view(torch.float64),
+    "windowed": lambda t: t.as_strided((3, 2), (1, 1), t.storage_offset()),
+    "spaced": lambda t: t.as_strided((2, 2), (3, 1)),
+    "real": lambda t: t.real,
+    "imaginary": lambda t: t.imag,
+    "parts": lambda t: torch.view_as_real(t),
+    "paired": lambda t: torch.view_as_complex(t),
+    "conjugated": lambda t: t.conj(),
     "negated": lambda t: torch._neg_view(t),
     "detached": lambda t: t.detach(),
     "data": lambda t: t.data,
@@ -54,8 +63,14 @@ WRITES: dict[str, Callable[[torch.Tensor], Any]] = {
     "summed": lambda t: t.cumsum_(0),
     "refilled": lambda t: t.uniform_(),
     "turned": lambda t: t.t_(),
+    "swapped": lambda t: t.transpose_(0, -1),
     "wider": lambda t: t.unsqueeze_(0),
     "narrower": lambda t: t.squeeze_(),
+    "shorter": lambda t: t.resize_(2),
+    "picked": lambda t: t.__setitem__(torch.tensor([1, 0]), 7),
+    "spread": lambda t: t.index_add_(0, torch.tensor([0, 0]), t[:2].clone()),
+    "filled": lambda t: t.index_fill_(-1, torch.tensor([1]), 2),
+    "drawn": lambda t: t.diagonal().fill_(6),
 }
 PURE: dict[str, Callable[[torch.Tensor], Any]] = {
     "half": lambda t: t * 0.5,
@@ -67,6 +82,11 @@ PAIRS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "added": lambda a, b: a.add_(b),
     "copied": lambda a, b: a.copy_(b),
     "scaled": lambda a, b: b.mul_(a[:1]),
+    "part": lambda a, b: a[:2].copy_(b[:2]),
+    "chosen": lambda a, b: a.__setitem__(b > 0, 3),
+    "scattered": lambda a, b: a.masked_scatter_(b > 1, b),
+    "sum": lambda a, b: a + b,
+    "stacked": lambda a, b: torch.cat([a, b]),
 }
 Step = tuple[Callable, int, int]
 PLACE = st.integers(0, 9)
@@ -84,8 +104,8 @@ STEPS = st.lists(_steps(VIEWS, VIEWS, WRITES, WRITES, PURE, PAIRS), min_size=2, 
 def program(steps: Sequence[Step], results: Sequence[int]) -> Callable:
     """A function that runs each step on some of the tensors there are so far."""
 
-    def run(x, y, a, b):
-        made = [x, y, a, b]
+    def run(*args):
+        made = list(args)
         for step, first, second in steps:
             operands = [made[first % len(made)], made[second % len(made)]]
             count = step.__code__.co_argcount
@@ -98,12 +118,15 @@ def program(steps: Sequence[Step], results: Sequence[int]) -> Callable:
 
 
 def inputs(n: int) -> Callable[[], list[torch.Tensor]]:
-    """Two tensors of their own, and two that overlap."""
+    """Tensors of their own: of reals, spaced, of integers and of complex numbers; two that
+    overlap; and the first one again."""
 
     def make() -> list[torch.Tensor]:
         base = torch.arange(4.0 * n) - n
         pair = [base[: 2 * n].view(2, n), base[n : 3 * n]]
-        return [torch.randn(n, 3), torch.arange(6.0 * n).view(3, 2, n)[:, 0] - 4, *pair]
+        first, spaced = torch.randn(n, 3), torch.arange(6.0 * n).view(3, 2, n)[:, 0] - 4
+        numbers = torch.arange(2 * n).view(n, 2) - n
+        return [first, spaced, *pair, numbers, torch.randn(n, 2, dtype=torch.complex64), first]
 
     return make
 
