@@ -28,6 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-kernels", action="store_true", help="look at the GPU code of every op and program"
     )
+    parser.addoption(
+        "--store-faults", type=int, default=14, help="how many damages of the store to do"
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,6 @@ import re
 from pathlib import Path
 
 from jitshape.cache import eviction, files, folder
-from jitshape.cache.environment import environment_key, environment_settings, sources_fault
 from jitshape.cache.files import Damaged, Entry
 from jitshape.observe import counters, logs
 from jitshape.options import cache_folder, environment
@@ -150,6 +149,8 @@ def open_store() -> Store | None:
     global _opened
     if environment("CACHE") == "0":
         return None
+    from jitshape.cache.environment import environment_settings  # loads torch
+
     root = cache_folder().absolute() / ENTRIES
     settings = str(root), environment("CACHE_SIZE"), *environment_settings()
     if _opened is None or _opened[0] != settings:
@@ -158,6 +159,8 @@ def open_store() -> Store | None:
 
 
 def _open(root: Path) -> Store | None:
+    from jitshape.cache.environment import environment_key, sources_fault
+
     try:
         reason = trouble(root) or sources_fault()
         if reason is None:
