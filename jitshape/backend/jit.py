@@ -131,7 +131,8 @@ def compile_kernels(
 def _engine(text: str, store: Store | None) -> Engine:
     if store is None:
         return Engine(text)
-    key = hashlib.sha256(text.encode()).hexdigest()
+    lines = (line for line in text.splitlines() if not line.startswith(";"))  # no user's lines
+    key = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     code = store.get(LEVEL, key)
     if code is not None:
         return Engine(text, code)

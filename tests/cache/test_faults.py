@@ -211,7 +211,8 @@ def test_what_is_there_is_read_where_nothing_can_be_written(
     monkeypatch.setattr(os, "unlink", refuse)
     present = entries(store)
     assert hits(run_as_a_new_process()) > 0 and capsys.readouterr().err == ""
-    present[0].write_bytes(b"damaged")
+    for path in present:
+        path.write_bytes(b"damaged")
     run_as_a_new_process()
     assert len(capsys.readouterr().err.splitlines()) == 2  # damaged; cannot be written
     assert entries(store) == present

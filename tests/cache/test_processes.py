@@ -1,72 +1,46 @@
-"""What one process compiled serves the next: programs run twice with one cache folder."""
+"""Kernels that one process compiled serve the next, also where it must make the program anew."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
-import pytest
+import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = textwrap.dedent(
-    """
-    import json
-    import sys
+from tests.cache.process import run
 
-    import torch
+PROGRAM = """
+import torch, jitshape
 
-    import jitshape
+@jitshape.compile(options=OPTIONS)
+def loss(x, w):
+    return torch.softmax(torch.nn.functional.gelu(x * w), -1).square().mean()
 
+def expected(x, w):
+    return torch.softmax(torch.nn.functional.gelu(x * w), -1).square().mean()
 
-    @jitshape.compile(options=json.loads(sys.argv[1]))
-    def loss(x, w):
-        return torch.softmax(torch.nn.functional.gelu(x * w), -1).square().mean()
-
-
-    torch.manual_seed(0)
-    w = torch.rand(8, requires_grad=True)
-    sums = []
-    for n in (3, 5, 7):
-        x = torch.rand(n, 8)
-        expected = torch.softmax(torch.nn.functional.gelu(x * w), -1).square().mean()
-        got = loss(x, w)
-        torch.testing.assert_close(got, expected)
-        (mine,) = torch.autograd.grad(got, w)
-        (theirs,) = torch.autograd.grad(expected, w)
-        torch.testing.assert_close(mine, theirs)
-        sums.append(mine.double().sum().item())
-    print(json.dumps([sums, jitshape.stats()["cache"].get("kernel")]))
-    """
-)
+torch.manual_seed(0)
+w, told = torch.rand(8, requires_grad=True), []
+for n in (3, 5, 7):
+    x = torch.rand(n, 8)
+    for f in (loss, expected):
+        result = f(x, w)
+        (gradient,) = torch.autograd.grad(result, w)
+        told.append([result.item(), gradient.tolist()])
+"""
 
 
-@pytest.fixture
-def run(tmp_path: Path):
-    """Runs PROGRAM as a process: the sums of its results, the counts of the kernel level, and
-    what it printed to stderr."""
-    (tmp_path / "program.py").write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JITSHAPE_CACHE": "1"}
-    environment["JITSHAPE_CACHE_DIR"] = str(tmp_path / "cache")
-
-    def run(options: dict | None = None, **more: str):
-        command = [sys.executable, str(tmp_path / "program.py"), json.dumps(options or {})]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=250, env={**environment, **more}
-        )
-        assert done.returncode == 0, done.stderr
-        return *json.loads(done.stdout), done.stderr
-
-    return run
+def test_the_code_of_equal_kernels_is_made_once(tmp_path: Path) -> None:
+    first, stats = run(tmp_path, PROGRAM.replace("OPTIONS", "{}"))
+    assert stats["cache"]["kernel"] == {"hit": 0, "miss": 4}
+    lower = "# the function stands lower now, and a graph knows its lines\n" + PROGRAM
+    second, stats = run(tmp_path, lower.replace("OPTIONS", "{}"))
+    assert stats["cache"]["kernel"] == {"hit": 4, "miss": 0}
+    assert stats["cache"]["program"]["hit"] == 0 and second == first
+    for got, want in zip(first[::2], first[1::2], strict=True):
+        torch.testing.assert_close(torch.tensor(got[1]), torch.tensor(want[1]))
+        assert abs(got[0] - want[0]) < 1e-6
 
 
-def test_a_second_process_finds_its_kernels(run) -> None:
-    first, counts, log = run()
-    assert counts == {"hit": 0, "miss": 4} and log == ""
-    second, counts, log = run(JITSHAPE_LOGS="cache")
-    assert counts == {"hit": 4, "miss": 0} and second == first
-    assert log.count("[cache] kernel hit: ") == 4
-    assert run({"cache": False})[1] is None
+def test_the_option_leaves_the_cache_alone(tmp_path: Path) -> None:
+    _, stats = run(tmp_path, PROGRAM.replace("OPTIONS", "{'cache': False}"))
+    assert set(stats["cache"]) == {"graph"} and not (tmp_path / "cache" / "store").exists()
