@@ -204,16 +204,44 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return product.view(_torch(env, (*shape[:-1], wide[0])))
 
 
+@replaces(torch.diagonal, methods=["diagonal"])
+def diagonal(x: Any, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """Where the offset is symbolic: of the part of `x` that it leaves."""
+    if not _symbolic(x) or not isinstance(offset, torch.SymInt) or dim1 == dim2:
+        return NotImplemented
+    dim, start = (dim2, offset) if offset >= 0 else (dim1, -offset)
+    length = x.shape[dim] - start
+    return x.narrow(dim, start, length).diagonal(0, dim1, dim2) if length > 0 else NotImplemented
+
+
 @replaces(torch.dropout, torch.nn.functional.dropout)
 def dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """Drawn as eager draws, without asking whether there are elements at all."""
-    if not _symbolic(x) or inplace or not training or not 0 < p < 1:
+    if not _symbolic(x) or inplace:
+        return NotImplemented
+    if not training:
+        return x if 0 <= p <= 1 else NotImplemented
+    if not 0 < p < 1:
         return NotImplemented
     if x.device.type != "cpu":
         return torch.native_dropout(x, p, True)[0]
     with torch.no_grad():
         noise = torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
     return x * noise
+
+
+@replaces(torch.rms_norm, torch.nn.functional.rms_norm)
+def rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    """By its definition where `eps` is symbolic: C++ rounds it to the dtype, and so do kernels."""
+    wide = (torch.float32, torch.float64)
+    if not _symbolic(x) or not isinstance(eps, torch.SymFloat) or x.dtype not in wide:
+        return NotImplemented
+    dims, shape = list(range(-len(normalized_shape), 0)), list(normalized_shape)
+    fits = dims and len(dims) <= x.dim() and all(x.shape[d] == shape[d] for d in dims)
+    if not fits or (weight is not None and list(weight.shape) != shape):
+        return NotImplemented
+    normal = x * torch.rsqrt(x.pow(2).mean(dims, keepdim=True) + eps)
+    return normal if weight is None else normal * weight
 
 
 # ---- losses

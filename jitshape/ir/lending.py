@@ -10,7 +10,8 @@ the ShapeEnv first.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +21,19 @@ from jitshape.ir.composites import replaces
 from jitshape.ir.symnode import from_torch
 
 
-def lends(function: Any, names: Sequence[str], positive: bool = False) -> None:
-    """The arguments `names` of `function` may be symbolic; `positive`: eager demands it of them."""
-    places = {name: place for place, name in enumerate(_parameters(function))}
+def lends(
+    function: Any,
+    names: Sequence[str],
+    parameters: str = "",
+    within: Mapping[str, tuple[float, float]] = {},
+    methods: Sequence[str] = (),
+) -> None:
+    """The arguments `names` of `function` may be symbolic.  `within`: between which numbers C++
+    takes all for the same case.  `parameters`: those of a function of C, as far as the last that
+    is lent; `methods`: of tensors, with the same ones."""
+    places = {name: place for place, name in enumerate(parameters.split() or _known_to(function))}
 
-    @replaces(function)
+    @replaces(function, methods=methods)
     def lending(*given: Any, **kwargs: Any) -> Any:
         lent: list[tuple[Any, Any, Any, Any]] = []
         args = list(given)
@@ -34,7 +43,7 @@ def lends(function: Any, names: Sequence[str], positive: bool = False) -> None:
             key: Any = place if place < len(args) else name
             number = inside[key] if inside is args or key in kwargs else None
             if isinstance(number, torch.SymFloat):
-                if positive and not bool(number > 0.0):  # type: ignore[operator]
+                if name in within and not _lies_between(number, *within[name]):
                     return NotImplemented
                 inside[key] = _number(number)
                 lent.append((inside, key, number, inside[key]))
@@ -49,8 +58,12 @@ def lends(function: Any, names: Sequence[str], positive: bool = False) -> None:
         return function(*args, **kwargs)
 
 
-def _parameters(function: Callable) -> list[str]:
+def _known_to(function: Callable) -> list[str]:
     return list(inspect.signature(function).parameters)
+
+
+def _lies_between(number: Any, lo: float, hi: float) -> bool:
+    return bool(number > lo) and (hi == math.inf or bool(number < hi))
 
 
 def _number(number: torch.SymFloat) -> Any:
@@ -66,7 +79,24 @@ for _function, _names in (
     (F.batch_norm, ["eps", "momentum"]),
     (F.instance_norm, ["eps", "momentum"]),
     (F.pad, ["value"]),
+    (F.margin_ranking_loss, ["margin"]),
+    (F.hinge_embedding_loss, ["margin"]),
+    (F.cosine_embedding_loss, ["margin"]),
+    (F.poisson_nll_loss, ["eps"]),
 ):
     lends(_function, _names)
-lends(F.huber_loss, ["delta"], positive=True)
-lends(F.smooth_l1_loss, ["beta"], positive=True)
+_POSITIVE = 0.0, math.inf
+lends(F.huber_loss, ["delta"], within={"delta": _POSITIVE})
+lends(F.smooth_l1_loss, ["beta"], within={"beta": _POSITIVE})
+lends(F.triplet_margin_loss, ["margin"], within={"margin": _POSITIVE})
+lends(torch.cosine_similarity, ["eps"], "x1 x2 dim eps")
+lends(torch.pairwise_distance, ["eps"], "x1 x2 p eps")
+for _function, _parameters, _within, _method in (
+    (torch.isclose, "input other rtol atol", {"rtol": _POSITIVE, "atol": _POSITIVE}, "isclose"),
+    (torch.nan_to_num, "input nan posinf neginf", {}, "nan_to_num"),
+    (torch.bernoulli, "input p", {"p": (0.0, 1.0)}, "bernoulli"),
+    (torch.Tensor.bernoulli_, "input p", {"p": (0.0, 1.0)}, "bernoulli_"),
+    (torch.Tensor.normal_, "input mean std", {"std": _POSITIVE}, "normal_"),
+):
+    _names = [name for name in _parameters.split() if name not in ("input", "other")]
+    lends(_function, _names, _parameters, _within, [_method])
