@@ -26,6 +26,7 @@ from jitshape.backend.codegen.triton_plan import (
 from jitshape.backend.codegen.triton_sizes import geometry, relevant_sizes
 from jitshape.backend.loops import Kernel
 from jitshape.backend.text import kernel_text
+from jitshape.backend.triton_binaries import compiled
 
 if TYPE_CHECKING:
     from jitshape.cache.store import Store
@@ -57,14 +58,14 @@ INTERPRETED_TILE = 2**16  # elements; a program of the interpreter costs a milli
 
 def compile_kernels(kernels: Sequence[Kernel], store: Store | None = None) -> list[Launcher]:
     """Launchers of `kernels`; code for a device is made when the first tensors arrive."""
-    return [Launcher(kernel) for kernel in kernels]
+    return [Launcher(kernel, store) for kernel in kernels]
 
 
 class Launcher:
     """Launches one kernel."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, store: Store | None = None) -> None:
+        self.kernel, self.store = kernel, store
         self.written = write_kernel(kernel)
         loops = "".join(f"# {line}\n" for line in kernel_text(kernel).splitlines())
         self.source = HEADER + loops + self.written.text
@@ -143,13 +144,13 @@ class Launcher:
 
             with torch.cuda.device(device):
                 target = driver.active.get_current_target()
-            binary = compile_for(self.kernel, self.written, self.file, target, *variant)
+            binary = compile_for(self.kernel, self.written, self.file, target, *variant, self.store)
             self.binaries[(device, *variant)] = binary
-        compiled, blocks, index = binary
+        code, blocks, index = binary
         grid = _programs(self.written, extents, blocks)
         passed = self._buffers(tensors, sizes)
         with torch.cuda.device(device):
-            compiled[(grid, 1, 1)](*passed, *sizes, *scalars, *blocks.values(), index)
+            code[(grid, 1, 1)](*passed, *sizes, *scalars, *blocks.values(), index)
 
 
 def _number(size: Any, values: dict[str, int]) -> int:
@@ -200,10 +201,15 @@ def jit_function(written: Written, file: str) -> Any:
 
 
 def compile_for(
-    kernel: Kernel, written: Written, file: str, target: Any, aligned: bool, large: bool
+    kernel: Kernel,
+    written: Written,
+    file: str,
+    target: Any,
+    aligned: bool,
+    large: bool,
+    store: Store | None = None,
 ) -> tuple[Any, dict[str, int], Any]:
     """(binary, block sizes, index type) of one variant; needs no device."""
-    import triton
     import triton.language as tl
     from triton.compiler import ASTSource
 
@@ -226,4 +232,4 @@ def compile_for(
     attributes = {(place,): [["tt.divisibility", ALIGNMENT]] for place in sorted(places)}
     source = ASTSource(function, signature, constants, attributes)
     options = {"num_warps": warps, "enable_fp_fusion": True}
-    return triton.compile(source, target=target, options=options), blocks, index
+    return compiled(source, written.text, target, options, store), blocks, index
