@@ -19,10 +19,12 @@ from jitshape.backend.loops import (
     Literal,
     Load,
     Loop,
+    Prefix,
     Scalar,
     SizeArgument,
     Statement,
     Store,
+    running,
 )
 
 
@@ -52,9 +54,11 @@ class _Numbering:
 
     def statement(self, statement: Statement) -> Hashable:
         if isinstance(statement, Loop):
+            early = running(statement)
+            first = tuple(self._accumulator(a) for a in statement.accumulators if a in early)
             body = tuple(self.statement(inner) for inner in statement.body)
-            accumulators = tuple(self._accumulator(acc) for acc in statement.accumulators)
-            return "loop", _axis(statement.axis), body, accumulators
+            rest = tuple(self._accumulator(a) for a in statement.accumulators if a not in early)
+            return "loop", _axis(statement.axis), first, body, rest
         mask = None if statement.mask is None else self.scalar(statement.mask)
         return ("store", *self._access(statement), self.scalar(statement.value), mask,
                 statement.add)  # fmt: skip
@@ -99,4 +103,5 @@ _ROWS = {
     Load: _Numbering._load,
     Apply: lambda n, x: (x.op, *(n._numbers[arg] for arg in x.args)),
     Carry: lambda n, x: (n._numbers[x.accumulator],),
+    Prefix: lambda n, x: (n._numbers[x.accumulator],),
 }

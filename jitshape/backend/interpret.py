@@ -65,6 +65,7 @@ class _Run:
         self.atoms: dict[int, Array] = {a.id: np.asarray(s) for a, s in zip(kernel.sizes, sizes)}
         self.scalars = scalars
         self.carries: dict[Accumulator, Array] = {}
+        self.prefixes: dict[Accumulator, Array] = {}
         self.scratch: dict[loops.Buffer, Array] = {}  # where a grid point's part starts
         self.values: dict[Scalar, Array] = {}
         self.shape: tuple[int, ...] = ()
@@ -112,6 +113,9 @@ class _Run:
     def spread(self, loop: Loop) -> None:
         """All iterations at once."""
         saved = self.push(loop.axis.symbol.symbol, int(self.size(loop.axis.extent)))
+        for acc in loops.running(loop):
+            value = np.broadcast_to(self.contribution(acc), self.shape)
+            self.prefixes[acc] = _RUNNING[acc.combine](value, axis=-1, dtype=NUMPY[acc.dtype])
         self.block(loop.body)
         found = {}
         for acc in loop.accumulators:
@@ -192,6 +196,9 @@ class _Run:
 
     def carry(self, scalar: loops.Carry) -> Array:
         return self.carries[scalar.accumulator]
+
+    def prefix(self, scalar: loops.Prefix) -> Array:
+        return self.prefixes[scalar.accumulator]
 
     def load(self, load: loops.Load) -> Array:
         where = self.place(load.buffer, load.index, load.indirect)
@@ -308,6 +315,7 @@ _COMBINE: dict[str, Callable[[Array, type], Array]] = {
     "argmax": _positions(np.argmax),
     "argmin": _positions(np.argmin),
 }
+_RUNNING: dict[str, Callable[..., Array]] = {"sum": np.cumsum, "prod": np.cumprod}
 _ATOM: dict[str, Callable[[Array, Array], Array]] = {
     "floordiv": np.floor_divide,
     "mod": np.mod,
@@ -319,6 +327,7 @@ _EVALUATE: dict[type, Callable[[_Run, Any], Array]] = {
     loops.IndexValue: _Run.index_value,
     loops.SizeArgument: _Run.argument,
     loops.Carry: _Run.carry,
+    loops.Prefix: _Run.prefix,
     loops.Load: _Run.load,
     loops.Apply: _Run.apply,
 }

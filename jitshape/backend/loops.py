@@ -13,7 +13,8 @@ Meaning
   loop `Carry(accumulator)` is the result.  Loops of kind "vector" are spread over SIMD lanes or
   a Triton block; at most one vector loop encloses a statement.  A "serial" loop inside a vector
   loop has one accumulator per lane (column reductions).
-- A loop's accumulators combine after the statements of its body.  Over an empty axis they are the
+- A loop's accumulators combine after the statements of its body, but before them where the body
+  uses a `Prefix` (in serial loops only).  Over an empty axis they are the
   neutral element: 0, 1, -inf or the smallest integer (max), inf or the largest (min), False
   (any), True (all), position 0 (argmax, argmin).
 - Grid points are independent, and so are the steps of an outermost vector loop without
@@ -137,6 +138,15 @@ class Carry(Scalar):
         self.accumulator, self.dtype = accumulator, accumulator.dtype
 
 
+class Prefix(Scalar):
+    """In the body of the accumulator's loop: what it holds with this step."""
+
+    __slots__ = ("accumulator",)
+
+    def __init__(self, accumulator: Accumulator) -> None:
+        self.accumulator, self.dtype = accumulator, accumulator.dtype
+
+
 # name: number of arguments.  Comparisons and logic give b1; "cast" goes to the Apply's dtype
 # (C semantics float -> int, nan -> 0 unspecified as in ATen; to b1: != 0).
 SCALAR_OPS: dict[str, int] = {
@@ -213,6 +223,18 @@ def roots(statement: Statement) -> tuple[Scalar, ...]:
     indirect = tuple(scalar for _, scalar in statement.indirect)
     mask = (statement.mask,) if statement.mask is not None else ()
     return (*indirect, *mask, statement.value)
+
+
+def running(loop: Loop) -> frozenset[Accumulator]:
+    """The accumulators whose `Prefix` the loop's body uses."""
+    todo = [root for s in loop.body if isinstance(s, Store) for root in roots(s)]
+    seen: set[Scalar] = set()
+    while todo:
+        scalar = todo.pop()
+        if scalar not in seen:
+            seen.add(scalar)
+            todo += scalar.operands()
+    return frozenset(s.accumulator for s in seen if isinstance(s, Prefix))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Kernels of running sums and products: a serial loop that reads what it stored a step before.
+"""Kernels of running sums and products: a serial loop that stores what an accumulator holds.
 
 In: a group that holds one scan.  Out: its `KernelCall`.  The grid runs over the other dimensions.
 Invariant: floats run in f64 and are rounded where they are stored, as in ATen.
@@ -9,12 +9,15 @@ from __future__ import annotations
 import torch
 
 from jitshape.backend.fusion import Axes, Group, own_index
-from jitshape.backend.indexing import Index, coefficient
+from jitshape.backend.indexing import Index
 from jitshape.backend.kernels import KernelBuilder, KernelCall
-from jitshape.backend.loops import Axis, Buffer, Loop, Scalar, Statement, Store
+from jitshape.backend.loops import Accumulator, Axis, Loop, Prefix, Scalar, Statement, Store
 from jitshape.backend.schedule import Schedule
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symint import IntExpr, Size
+
+REDUCE = {"add": "sum", "mul": "prod"}
+"""The accumulator's name of the op that joins the total and an element."""
 
 
 def build_scan(plan: Schedule, axes: Axes, group: Group, name: str) -> KernelCall:
@@ -42,9 +45,9 @@ class _ScanBuilder(KernelBuilder):
             statements: tuple[Statement, ...] = self._stored(where, element)
             statements += tuple(self.fault_stores())
         else:
-            body = self._running(OPS[node.op].combine, along, where, element, wide)
+            body, total = self._running(OPS[node.op].combine, where, element, wide)
             body += tuple(self.fault_stores())
-            statements = (Loop(Axis(along, self.space.dims[dim], "serial"), body),)
+            statements = (Loop(Axis(along, self.space.dims[dim], "serial"), body, (total,)),)
         grid = tuple(
             Axis(i, size)
             for i, size in zip(index, self.space.dims)
@@ -57,21 +60,7 @@ class _ScanBuilder(KernelBuilder):
         return (Store(buffer, where, self.b.cast(value, buffer.dtype)),)
 
     def _running(
-        self, combine: str, along: IntExpr, where: Size, element: Scalar, wide: torch.dtype
-    ) -> tuple[Statement, ...]:
-        """One step: the total so far, kept in the output if it has the dtype, else in scratch."""
-        later = self.b.gt(self.b.index(along), 0)
-        total, step = self.buffer(self.stored[0].value), 0
-        if total.dtype is wide:
-            assert along.symbol is not None
-            step = coefficient(self.algebra, where, along.symbol.id)
-            assert step is not None
-            place, rest = where, ()
-        else:
-            total = Buffer("total", wide, "scratch", 1)
-            self.saved[self.stored[0].value] = total
-            place = 0
-            rest = self._stored(where, self.b.load(total, 0))
-        before = self.b.load(total, place - step, later)
-        value = self.b.where(later, self.b.apply(combine, before, element), element)
-        return (Store(total, place, self.b.cast(value, wide)), *rest)
+        self, combine: str, where: Size, element: Scalar, wide: torch.dtype
+    ) -> tuple[tuple[Statement, ...], Accumulator]:
+        total = Accumulator(f"{self.stored[0].value}_total", REDUCE[combine], element, wide)
+        return self._stored(where, Prefix(total)), total

@@ -58,13 +58,19 @@ class _Writer:
     def block(self, body: tuple[Statement, ...], loop: Loop | None = None) -> None:
         self.depth += 1
         self.names.append({})
+        early = loops.running(loop) if loop else ()
+        accumulators = loop.accumulators if loop else ()
+        for acc in accumulators:
+            if acc in early:
+                self.line(f"{acc.name} {acc.combine}= {self.scalar(acc.value, top=True)}")
         for statement in body:
             if isinstance(statement, Store):
                 self.store(statement)
             else:
                 self.loop(statement)
-        for acc in loop.accumulators if loop else ():
-            self.line(f"{acc.name} {acc.combine}= {self.scalar(acc.value, top=True)}")
+        for acc in accumulators:
+            if acc not in early:
+                self.line(f"{acc.name} {acc.combine}= {self.scalar(acc.value, top=True)}")
         self.names.pop()
         self.depth -= 1
 
@@ -119,6 +125,7 @@ _PRINT = {
     loops.IndexValue: lambda w, s: f"i64({s.expr})",
     loops.SizeArgument: lambda w, s: f"a{s.position}",
     loops.Carry: lambda w, s: s.accumulator.name,
+    loops.Prefix: lambda w, s: s.accumulator.name,
     loops.Load: _Writer.load,
     loops.Apply: _Writer.apply,
 }

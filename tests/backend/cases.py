@@ -72,6 +72,12 @@ def prefix_sum(m: int, n: int) -> Case:
     return kernels.prefix_sum(), [x, torch.empty(m, n)], [m, n], [], {1: x.cumsum(1)}
 
 
+def running_sum(m: int, n: int) -> Case:
+    x = torch.randn(m, n)
+    kernel = kernels.running("sum", torch.float32, torch.float64)
+    return kernel, [x, torch.empty(m, n)], [m, n], [], {1: x.cumsum(1)}
+
+
 def through_scratch(m: int, n: int) -> Case:
     x = torch.randn(m, n)
     return kernels.through_scratch(), [x, torch.empty(m, n)], [m, n], [], {1: (2 * x).flip(1)}
@@ -88,6 +94,7 @@ CASES: list[Callable[[int, int], Any]] = [
     concatenate,
     scatter_add,
     prefix_sum,
+    running_sum,
     through_scratch,
 ]
 SHAPES = [(3, 5), (0, 4), (4, 0), (1, 1), (2, 67), (5, 16), (33, 3)]

@@ -17,6 +17,7 @@ from jitshape.backend.loops import (
     Literal,
     Load,
     Loop,
+    Prefix,
     Scalar,
     SizeArgument,
     Store,
@@ -123,6 +124,19 @@ def transpose_add() -> Kernel:
     return Kernel(
         "transpose_add", (Axis(r, m), Axis(c, n)), body, (x, y, out), (m.symbol, n.symbol)
     )
+
+
+def running(combine: str, dtype: torch.dtype, wide: torch.dtype, across: bool = False) -> Kernel:
+    """out[r, c] = the total of x[r, 0..c], or (across) of x[0..r, c]."""
+    a = Algebra()
+    m, n, r, c = (a.symbol(name) for name in ("s0", "s1", "i0", "i1"))
+    x, out = Buffer("x", dtype), Buffer("out", dtype, "out")
+    value = op("cast", Load(x, r * n + c), dtype=wide)
+    total = Accumulator("total", combine, value, wide)
+    store = Store(out, r * n + c, op("cast", Prefix(total), dtype=dtype))
+    (k, kept), (i, extent) = ((c, n), (r, m)) if across else ((r, m), (c, n))
+    loop = Loop(Axis(i, extent, "serial"), (store,), (total,))
+    return Kernel("running", (Axis(k, kept),), (loop,), (x, out), (m.symbol, n.symbol))
 
 
 def embedding() -> Kernel:

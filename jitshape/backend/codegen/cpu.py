@@ -25,6 +25,7 @@ from jitshape.backend.codegen.cpu_math import POWERS, one_plus_erf
 from jitshape.backend.codegen.cpu_ops import HALF, OPS, cast
 from jitshape.backend.codegen.cpu_plan import Plan, Turned, make_plan
 from jitshape.backend.codegen.cpu_reduce import Running
+from jitshape.backend.codegen.cpu_scan import write_scan
 from jitshape.backend.codegen.cpu_sizes import SizeWriter, atom_id
 from jitshape.backend.codegen.cpu_tiles import write_tile
 from jitshape.backend.codegen.llvm_text import Value, Variable
@@ -98,6 +99,7 @@ class Generator(SizeWriter):
                 self.forget_memory()
             elif statement.axis.kind == "vector" and not self.scope.lanes:
                 write = write_tile if self.plan.tile else Generator.vector_loop
+                write = write_scan if loops.running(statement) else write
                 write(self, statement)
             else:
                 self.serial_loop(statement)
@@ -186,12 +188,25 @@ class Generator(SizeWriter):
             self.iteration(loop, running)
 
     def iteration(self, loop: Loop, running: list[Running]) -> None:
-        self.block(loop.body)
         mask = self.scope.mask if atom_id(loop.axis) == self.scope.vector_axis else None
+        early = loops.running(loop)
         for acc in running:
-            value = self.scalar(acc.accumulator.value)
-            acc.update(value, lambda: self.index_vector(loop.axis.symbol, {}), mask)
+            if acc.accumulator in early:
+                acc.update(self.scalar(acc.accumulator.value), lambda: self.position(loop), mask)
+                self.hold_prefix(acc.accumulator, acc.states[0].get())
+        self.block(loop.body)
+        for acc in running:
+            if acc.accumulator not in early:
+                acc.update(self.scalar(acc.accumulator.value), lambda: self.position(loop), mask)
         self.forget_memory()
+
+    def position(self, loop: Loop) -> Value:
+        return self.index_vector(loop.axis.symbol, {})
+
+    def hold_prefix(self, accumulator: Accumulator, value: Value) -> None:
+        """What the accumulator holds at this step of its loop."""
+        self.carries[accumulator] = value
+        self.level_of[accumulator] = self.level
 
     def finish(self, running: list[Running]) -> None:
         for acc in running:
@@ -244,7 +259,7 @@ class Generator(SizeWriter):
     def index_value(self, scalar: loops.IndexValue) -> Value:
         return self.index_vector(scalar.expr, {})
 
-    def carry(self, scalar: loops.Carry) -> Value:
+    def carry(self, scalar: loops.Carry | loops.Prefix) -> Value:
         return self.carries[scalar.accumulator]
 
     def apply(self, apply: loops.Apply) -> Value:
@@ -294,6 +309,7 @@ _WRITE: dict[type, Callable[..., Value]] = {
     loops.IndexValue: Generator.index_value,
     loops.SizeArgument: SizeWriter.argument,
     loops.Carry: Generator.carry,
+    loops.Prefix: Generator.carry,
     loops.Load: cpu_memory.load,
     loops.Apply: Generator.apply,
 }
@@ -309,6 +325,7 @@ _NEEDS: dict[type, Callable[..., frozenset]] = {
     loops.IndexValue: lambda g, s: g.axes_in(s.expr),
     loops.SizeArgument: lambda g, s: frozenset(),
     loops.Carry: lambda g, s: frozenset((s.accumulator,)),
+    loops.Prefix: lambda g, s: frozenset((s.accumulator,)),
     loops.Load: _load_needs,
     loops.Apply: lambda g, s: frozenset(),
 }

@@ -78,13 +78,14 @@ class Plan:
     def block(self, loop: Loop, step: int) -> int:
         """Elements of a long loop that are summed before they join the total; 0: all at once."""
         sums = any(a.combine == "sum" and a.dtype.is_floating_point for a in loop.accumulators)
+        sums = sums and not loops.running(loop)
         extent = loop.axis.extent
         short = not isinstance(extent, IntExpr) and extent <= BLOCK * step
         return 0 if short or not sums else BLOCK * step
 
 
 def make_plan(kernel: Kernel, lanes: int) -> Plan:
-    grid, body = kernel.grid, kernel.body
+    grid, body = kernel.grid, tuple(_in_lanes(s) for s in kernel.body)
     if grid and not any(_has_vector(s) for s in body):
         grid, body = _vectorised(kernel)
     items: Size = 1
@@ -132,6 +133,24 @@ def _turns(one: Turned, along: Axis, across: Axis) -> bool:
         return False
     atoms = along.symbol.symbol, across.symbol.symbol
     return [access(one.index, atom.id).kind for atom in atoms if atom] == ["strided", "unit"]
+
+
+def _in_lanes(statement: Statement) -> Statement:
+    """A loop of running sums that moves through memory by one, as a vector loop.  Products of
+    floats stay in order: a zero in front keeps what follows from overflowing."""
+    if not isinstance(statement, Loop) or not statement.accumulators:
+        return statement
+    running, axis = loops.running(statement), statement.axis
+    if len(running) < len(statement.accumulators):
+        return statement
+    stores = [s for s in statement.body if isinstance(s, Store)]
+    exact = all(a.combine == "sum" or not a.dtype.is_floating_point for a in running)
+    atom = axis.symbol.symbol
+    if not exact or atom is None or len(stores) < len(statement.body):
+        return statement
+    if not any(access(s.index, atom.id).kind == "unit" for s in stores):
+        return statement
+    return Loop(Axis(axis.symbol, axis.extent, "vector"), statement.body, statement.accumulators)
 
 
 def _vectorised(kernel: Kernel) -> tuple[tuple[Axis, ...], tuple[Statement, ...]]:

@@ -177,6 +177,14 @@ class Value:
         rhs = f"shufflevector {self}, {self.type} poison, <{n} x i32> <{order}>"
         return self.f.emit("half", rhs, self.kind, n)
 
+    def shifted(self, by: int, fill: Value) -> Value:
+        """Each lane from `by` lanes before; the first ones are `fill`."""
+        n = self.lanes
+        order = ", ".join(f"i32 {i if i < by else n + i - by}" for i in range(n))
+        first = self.f.broadcast(fill, n)
+        rhs = f"shufflevector {first}, {self}, <{n} x i32> <{order}>"
+        return self.f.emit("shifted", rhs, self.kind, n)
+
     def interleaved(self, other: Value, upper: bool) -> Value:
         """The lower or upper halves of both, lane by lane in turn."""
         n = self.lanes // 2

@@ -287,9 +287,15 @@ class Generator:
         self.around.append(Around(loop, level))
         if mask is not None:
             self.masks["r"] = mask
+        early = loops.running(loop)
+        for acc in running:
+            if acc.accumulator in early:
+                acc.update(self.scalar(acc.accumulator.value), loop, mask)
+                self.scope.carries[acc.accumulator] = acc.now()
         self.block(loop.body)
         for acc in running:
-            acc.update(self.scalar(acc.accumulator.value), loop, mask)
+            if acc.accumulator not in early:
+                acc.update(self.scalar(acc.accumulator.value), loop, mask)
         self.masks.pop("r", None)
         self.around.pop()
 
@@ -359,7 +365,7 @@ class Generator:
         text = self.full(self.scalars[scalar.position], scalar.dtype)
         return self.assign("t", Text(text))
 
-    def carry(self, scalar: loops.Carry) -> Text:
+    def carry(self, scalar: loops.Carry | loops.Prefix) -> Text:
         for scope in reversed(self.scopes):
             if scalar.accumulator in scope.carries:
                 return scope.carries[scalar.accumulator]
@@ -490,6 +496,7 @@ _WRITE: dict[type, Callable[..., Text]] = {
     loops.IndexValue: Generator.index_value,
     loops.SizeArgument: Generator.argument,
     loops.Carry: Generator.carry,
+    loops.Prefix: Generator.carry,
     loops.Load: lambda g, load: g.memory.load(load),
     loops.Apply: Generator.apply,
 }

@@ -182,7 +182,8 @@ def _lone_vector(kernel: Kernel) -> Loop | None:
 
 
 def _spreads(loop: Loop) -> bool:
-    return not any(isinstance(s, Loop) for s in loop.body) and not _reads_own_stores(loop)
+    inner = any(isinstance(s, Loop) for s in loop.body)
+    return not inner and not loops.running(loop) and not _reads_own_stores(loop)
 
 
 def _reads_own_stores(loop: Loop) -> bool:

@@ -99,6 +99,10 @@ class Running:
                 at = f"tl.where({mask.text}, {at}, {BEHIND})"
             self.position = f"tl.broadcast_to({at}, {g.shape(dims)})"
 
+    def now(self) -> Text:
+        """What it holds at this place, in a loop without lanes."""
+        return _text(self.g, self.name, self.dims)
+
     # ---- the result
 
     def finish(self, loop: Loop) -> None:
