@@ -18,23 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
-from jitshape import pipeline, shadow
-from jitshape.assumptions import Assumptions
+from jitshape import parts
 from jitshape.entries import LIMITS_KEPT, Entries
 from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
 from jitshape.forcing import Force
-from jitshape.frontend import _evalframe, calibrate, dynamic
+from jitshape.frontend import _evalframe, dynamic
 from jitshape.frontend._evalframe import TailCall
 from jitshape.frontend.breaks import Continuations
-from jitshape.frontend.capture import program_code
 from jitshape.frontend.guards import GuardProgram, assemble, explain
 from jitshape.frontend.sources import Local
-from jitshape.frontend.torchside import natives
-from jitshape.frontend.torchside.ambient import foreign_mode
-from jitshape.frontend.torchside.varying import noting
-from jitshape.module import is_wrapper, wrap_module
 from jitshape.observe import counters, logs
 from jitshape.observe.explaining import (
     compile_record,
@@ -52,7 +44,7 @@ from jitshape.observe.records import (
     record,
 )
 from jitshape.options import Options, environment
-from jitshape.programs import forget_graphs
+from jitshape.outcomes import Made, argument_names
 from jitshape.stages import Native, builtins_changed, bypassed, collection_deferred
 
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
@@ -83,13 +75,13 @@ class Compiler:
         self.lock = threading.RLock()
         self.warned = False
         self.name = options.name or function.__qualname__
-        self.shadow = None if continuations else shadow.setting()
+        self.shadow = None if continuations else parts.shadow_setting()
         miss = self.miss if _force is None else _force.unseen(self.miss)
         made = self._held = _evalframe.Dispatcher(function, miss)
         self._dispatcher, own = weakref.ref(made), weakref.ref(self)
         self.entries = Entries(self._dispatcher, options.recompile_limit * LIMITS_KEPT)
         made.disabled = _stance[-1] == "force_eager"
-        self.assumptions = Assumptions(
+        self.assumptions = parts.Assumptions(
             lambda slots: own().dispatcher.call_original(slots),
             lambda reason: own()._fell_back(reason),
             None if options.fullgraph else lambda: own().forget(),
@@ -127,7 +119,7 @@ class Compiler:
     def serve(self, dispatcher: Any, slots: tuple[Any, ...]) -> Any:
         """As `miss`; raises the compiler's errors."""
         stance = _stance[-1]
-        mode = foreign_mode()
+        mode = parts.foreign_mode()
         if mode:
             return self.natively(slots, f"{mode} must see every call of torch")
         if builtins_changed():
@@ -214,11 +206,11 @@ class Compiler:
         self.continuations.graphs |= made.compiled is not None
         self._tell(made, failures, missed, time.thread_time() - start)
         if made.capture.policy.became_dynamic():
-            dynamic.learn(program_code(self.function.__code__, slots))
+            dynamic.learn(parts.program_code(self.function.__code__, slots))
         made.capture.release()
         extracted = program.run(slots)
         assert extracted is not None
-        return TailCall(noting(entry, made.varying), *extracted)
+        return TailCall(parts.noting(entry, made.varying), *extracted)
 
     def _shadowed(
         self, program: GuardProgram, entry: Callable[..., Any]
@@ -226,17 +218,17 @@ class Compiler:
         """What checks a sample of the entry's calls, if JITSHAPE_SHADOW is set."""
         if self.shadow is None:
             return program, entry
-        count, names = len(program.extract), pipeline.argument_names(self.function)
+        count, names = len(program.extract), argument_names(self.function)
         arguments = (Local(i, name) for i, name in enumerate(names))
         program = assemble(program.guards, (*program.extract, *arguments))
-        return program, shadow.shadowed(entry, count, self.function, self.shadow, self.name)
+        return program, parts.shadowed(entry, count, self.function, self.shadow, self.name)
 
-    def _made_for(self, slots: tuple[Any, ...]) -> pipeline.Made:
+    def _made_for(self, slots: tuple[Any, ...]) -> Made:
         """An entry that serves this call.  What compiling itself changes and the program reads
         (lines looked up, warnings given) stands still the second time."""
         for _ in range(2):
             with collection_deferred(), bypassed():
-                made = pipeline.compile_call(
+                made = parts.compile_call(
                     self.function, slots, self.options, self.continuations, self.assumptions.refuted
                 )
             if made.program.run(slots) is not None:
@@ -256,7 +248,7 @@ class Compiler:
             logs.warn(f"{self.name} runs eagerly: {reason}")
 
     def _tell(
-        self, made: pipeline.Made, failures: list, missed: Sequence[GuardFailure], seconds: float
+        self, made: Made, failures: list, missed: Sequence[GuardFailure], seconds: float
     ) -> None:
         """Count, log and record an entry."""
         counters.count("graph_hits" if made.shares else "compiles")
@@ -317,8 +309,7 @@ def start() -> None:
             _force = Force(lambda function: Compiler(function, Options(), serves_frames=True))
         if environment("LOGS"):
             logs.set_logs(environment("LOGS"))
-        calibrate.install()
-        calibrate.install_ambient()
+        parts.install()
         _evalframe.set_foreign_notice(_stand_back)
 
 
@@ -338,13 +329,13 @@ def callable_of(function: types.FunctionType, options: Options, told_as: Any = N
 def compiled(fn: Any, options: Options) -> Any:
     """What `jitshape.compile` returns for `fn`."""
     start()
-    if isinstance(fn, _evalframe.Dispatcher) or is_wrapper(fn):
+    if isinstance(fn, _evalframe.Dispatcher) or parts.is_wrapper(fn):
         return fn
-    if isinstance(fn, nn.Module):
+    if parts.is_module(fn):
         call = type(fn).__call__
         named = replace(options, name=options.name or type(fn).__qualname__)
         bound = types.MethodType(callable_of(call, named, type(fn).forward), fn)
-        return wrap_module(fn, bound, options)
+        return parts.wrap_module(fn, bound, options)
     if isinstance(fn, types.MethodType) and isinstance(fn.__func__, types.FunctionType):
         return types.MethodType(callable_of(fn.__func__, options), fn.__self__)
     if isinstance(fn, types.FunctionType):
@@ -361,12 +352,12 @@ def compiled_or_same(fn: Any) -> Any:
 
 
 def disabled(fn: Any) -> Any:
-    natives.disable(fn)
+    parts.disable(fn)
     return fn
 
 
 def allow_in_graph(fn: Any) -> Any:
-    natives.allow(fn)
+    parts.allow(fn)
     return fn
 
 
@@ -416,4 +407,4 @@ def reset() -> None:
     for compiler in list(_compilers):
         compiler.forget()
     dynamic.forget_all()
-    forget_graphs()
+    parts.forget_graphs()

@@ -21,6 +21,7 @@ from typing import Any
 
 from jitshape.frontend import _evalframe
 from jitshape.frontend.emit import is_emitted
+from jitshape.frontend.hook import call_unrouted
 from jitshape.frontend.instructions import decode, slot_names
 from jitshape.frontend.positions import KEPT_FREE, Position
 from jitshape.frontend.resume import resume_code
@@ -59,10 +60,6 @@ def why_native(code: CodeType) -> str | None:
     return None
 
 
-def _ignore(code: CodeType, function: FunctionType) -> None:
-    return None
-
-
 class Force:
     """The route; `make(function)` gives the Compiler of a function.  One serves all functions
     that were made of the same code: their cells are its arguments."""
@@ -88,11 +85,7 @@ class Force:
         """`call`, a part of the compiler, with the route off while it runs."""
 
         def unseen(*args: Any) -> Any:
-            _evalframe.push_route(_ignore)
-            try:
-                return call(*args)
-            finally:
-                _evalframe.pop_route()
+            return call_unrouted(call, *args)
 
         return unseen
 

@@ -75,6 +75,10 @@ def wrap_module(original: nn.Module, call: Callable, options: Options) -> nn.Mod
     return wrapper
 
 
+def is_module(fn: Any) -> bool:
+    return isinstance(fn, nn.Module)
+
+
 def is_wrapper(module: Any) -> bool:
     """Whether `module` came from `wrap_module`."""
     return _MARK in vars(type(module))

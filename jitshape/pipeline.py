@@ -17,16 +17,13 @@ must run as it is written, or a JitshapeError that names the stage.
 
 from __future__ import annotations
 
-import inspect
 import types
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from jitshape.backend.autograd import with_consumed
-from jitshape.backend.compile import Program
 from jitshape.errors import InternalError, JitshapeError
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
@@ -34,7 +31,6 @@ from jitshape.frontend.emit import listing
 from jitshape.frontend.guards import GuardProgram, assemble
 from jitshape.frontend.leave import Exit, leave
 from jitshape.frontend.promises import check_promises
-from jitshape.frontend.sources import Local
 from jitshape.frontend.torchside.autograd_functions import function_behind
 from jitshape.frontend.torchside.called_back import program_ended
 from jitshape.frontend.torchside.freed import shared_frees
@@ -49,10 +45,10 @@ from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import print_graph
 from jitshape.ir.trace import Trace, written_with_autograd
 from jitshape.observe import counters, logs
-from jitshape.observe.breaking import break_error, break_record, break_text
 from jitshape.observe.explaining import symbol_lines
-from jitshape.observe.records import BreakRecord, is_detailed, record
+from jitshape.observe.records import is_detailed
 from jitshape.options import Options, environment
+from jitshape.outcomes import Made, argument_slots, check_outcome, tell_outcome
 from jitshape.programs import shared_graph
 from jitshape.stages import Native, stage
 
@@ -62,21 +58,6 @@ BACKWARD_RAISES = {
     "symbolic sizes/strides": "a backward formula of C++ takes sizes for plain numbers",
 }
 KERNEL_FAMILIES = ("pointwise", "reduction", "view", "factory")  # of ops that become no calls
-
-
-@dataclass(frozen=True, eq=False)
-class Made:
-    """A compiled entry and what people may want to know of it."""
-
-    program: GuardProgram
-    entry: types.FunctionType
-    capture: Capture
-    inputs: tuple[str, ...]
-    graph: str
-    compiled: Program | None
-    shares: bool  # the graph was compiled before
-    varying: frozenset[str]  # the numbers in the result that are symbolic
-    assumes: bool  # something of numbers that exist only when the graph runs
 
 
 # ---- one compile, stage by stage
@@ -92,7 +73,7 @@ def compile_call(
     """From one call to an entry."""
     captured, exit_, graph = capture_and_leave(function, slots, options, continuations, refuted)
     try:
-        _tell_outcome(captured, options)
+        tell_outcome(captured, options)
         text, run, inputs, compiled, shared, shares = "", None, (), None, (), False
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
         check_promises(captured)
@@ -141,7 +122,7 @@ def capture_and_leave(
             varying = continuations.varying_of(function.__code__)
             captured = capture(function, slots, options, break_at, varying, refuted, exact)
         try:
-            _check_outcome(captured, options)
+            check_outcome(captured, options)
             with stage("leave"):
                 exit_ = leave(captured, continuations)
             if exact or not _tells_copies(captured, exit_):
@@ -168,50 +149,6 @@ def _tells_copies(captured: Capture, exit_: Exit) -> bool:
     trace = captured.tracer.trace
     outputs = [key.tensor.value for key in exit_.keys if isinstance(key, TensorValue)]
     return bool(trace.copies) and is_told(trace, outputs)
-
-
-def argument_slots(function: types.FunctionType) -> tuple[Local, ...]:
-    """Where a call's arguments are found."""
-    return tuple(Local(i, name) for i, name in enumerate(argument_names(function)))
-
-
-def argument_names(function: types.FunctionType) -> tuple[str, ...]:
-    """The names of the argument slots, in frame order."""
-    code = function.__code__
-    more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + more]
-
-
-def _check_outcome(captured: Capture, options: Options) -> None:
-    """Send what cannot be compiled to plain Python, or refuse it."""
-    outcome = captured.outcome
-    if outcome.kind == "raise":
-        counters.count_frame("raises")
-        raise Native("the function raises", fallback=False)
-    if outcome.kind == "return":
-        return
-    if options.fullgraph:
-        raise break_error(_told_break(captured, options))
-    assert outcome.cause is not None
-    if not outcome.frames or outcome.cause.kind == "trace_function":
-        told = _told_break(captured, options)
-        logs.log("graph_breaks", break_text(told))
-        raise Native(f"{told.kind}: {told.reason}", fallback=True)
-
-
-def _told_break(captured: Capture, options: Options) -> BreakRecord:
-    return break_record(options.name or captured.function.__qualname__, captured.outcome)
-
-
-def _tell_outcome(captured: Capture, options: Options) -> None:
-    """Count the frames that are compiled; count, log and record the break it ends at."""
-    counters.count_frame(handled=captured.machine.frames_run)
-    if captured.outcome.kind != "return":
-        told = _told_break(captured, options)
-        counters.count("graph_breaks")
-        counters.count_in("break_reasons", f"{told.kind}: {told.reason}")
-        logs.log("graph_breaks", break_text(told))
-        record(told)
 
 
 def note_varying(captured: Capture, continuations: Continuations) -> frozenset[str]:

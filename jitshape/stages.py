@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING
 from jitshape.errors import InternalError, JitshapeError
 from jitshape.frontend import _evalframe
 from jitshape.frontend.values.base import Break, Restart
-from jitshape.ir.printer import fault_excerpt
 from jitshape.observe import counters
 
 if TYPE_CHECKING:
@@ -81,4 +81,10 @@ def stage(name: str) -> Iterator[None]:
         except Break as stop:
             raise Native(f"{stop.kind}: {stop.reason}", fallback=True) from stop
         except Exception as error:
-            raise InternalError(name, error, fault_excerpt(error)) from error
+            raise InternalError(name, error, _excerpt(error)) from error
+
+
+def _excerpt(error: BaseException) -> str:
+    """The graph round the fault; where there is no torch there are no graphs."""
+    printer = sys.modules.get("jitshape.ir.printer")
+    return "" if printer is None else printer.fault_excerpt(error)

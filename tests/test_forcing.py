@@ -1,6 +1,7 @@
 """JITSHAPE_FORCE: frames that C calls go through the machine, with right results and counts."""
 
 import re
+import time
 
 import pytest
 
@@ -140,3 +141,16 @@ def test_a_frame_that_stays_native_is_that_of_the_function(force):
 
     assert jitshape.compile(program)("1a") == program("1a")
     assert program("1a")[1:] == (True, 2, "3a", 3)
+
+
+def test_the_compiler_at_work_behind_a_break_is_not_the_program(force):
+    """Pieces are made while the program runs; what makes them is not compiled in turn."""
+
+    def program(text):
+        for _ in range(2):
+            time.perf_counter()
+        return DIGIT.sub(larger, text)
+
+    compiled = jitshape.compile(program)
+    assert compiled("1") == "2"
+    assert {each.code.co_name for each in force.shared.values()} == {"larger"}

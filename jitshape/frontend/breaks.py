@@ -22,6 +22,7 @@ from jitshape.frontend._evalframe import TailCall, call_finished
 from jitshape.frontend.bridges import Ways, bridge_code
 from jitshape.frontend.frame import NULL as NO_VALUE
 from jitshape.frontend.frame import FrameSnapshot, Lasti, LastiNumber, Null, SavedException
+from jitshape.frontend.hook import call_unrouted
 from jitshape.frontend.instructions import slot_names
 from jitshape.frontend.positions import (
     KEPT_FREE,
@@ -70,14 +71,15 @@ class Continuations:
         at."""
         key = (*position.key, *map(id, home), id(inner))
         if key not in self.made:
-            function = self.made[key] = make_function(resume_code(position, inner), *home)
+            code = call_unrouted(resume_code, position, inner)  # in the middle of the program
+            function = self.made[key] = make_function(code, *home)
             self.parts[id(function)] = position, home, inner  # keeps alive what ids name
         return self.made[key]
 
     def entry(self, function: FunctionType) -> Callable:
         """A resume function, compiled."""
         if id(function) not in self.compiled:
-            self.compiled[id(function)] = self.compile(function)
+            self.compiled[id(function)] = call_unrouted(self.compile, function)
         return self.compiled[id(function)]
 
     def raising(self, function: FunctionType) -> FunctionType | None:

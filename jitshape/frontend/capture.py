@@ -54,7 +54,8 @@ def is_library(file: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """The result of a trace.  `ambient` is state to set again after the graph."""
+    """The result of a trace.  `ambient` is state to set again after the graph,
+    by the function that does."""
 
     function: FunctionType
     machine: Machine
@@ -62,15 +63,12 @@ class Capture:
     tracer: Tracer
     effects: Effects
     policy: Policy
-    ambient: dict[str, Any]
+    ambient: dict[Any, Any]
 
     def release(self) -> None:
         """Let go of the program's objects now: machine and values refer to each other."""
         self.tracer.close()
-        known = self.machine.known_values() if vars(self.machine) else []
-        for own in map(vars, known):  # an object and its attributes refer to each other, too
-            own.update((name, None) for name in ("instance_dict", "dictionary") if name in own)
-        vars(self.machine).clear()
+        self.machine.release()
 
     def guards(self) -> list[Guard]:
         """Guards on objects, then those that the answers about sizes rely on."""

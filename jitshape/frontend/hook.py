@@ -34,6 +34,20 @@ def routed(route: Route) -> Iterator[None]:
         _evalframe.pop_route()
 
 
+def _ignore(code: CodeType, function: FunctionType) -> None:
+    return None
+
+
+def call_unrouted(call: Callable[..., Any], *args: Any) -> Any:
+    """`call(*args)`, a part of the compiler: its frames are not the program's.  No context manager
+    does this, as frames of contextlib would run before it is entered."""
+    _evalframe.push_route(_ignore)
+    try:
+        return call(*args)
+    finally:
+        _evalframe.pop_route()
+
+
 @contextmanager
 def unrouted() -> Iterator[None]:
     """Run this thread's frames natively, inside `routed`."""

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.breaks import Continuations, build_break
 from jitshape.frontend.emit import Emitter
-from jitshape.frontend.torchside.natives import AMBIENT_SETTERS
-from jitshape.frontend.torchside.tensors import TensorValue
-from jitshape.ir.symint import Size
 
 if TYPE_CHECKING:
     from jitshape.frontend.capture import Capture
+    from jitshape.frontend.torchside.tensors import TensorValue
+    from jitshape.ir.symint import Size
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +43,6 @@ def leave(capture: Capture, continuations: Continuations) -> Exit:
 
 def set_ambient(e: Emitter, capture: Capture) -> None:
     """Global state of torch as the program left it."""
-    for name, value in capture.ambient.items():
-        e.call(AMBIENT_SETTERS[name], lambda value=value: e.const(value))
+    for set_, value in capture.ambient.items():
+        e.call(set_, lambda value=value: e.const(value))
         e.pop()

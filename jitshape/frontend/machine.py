@@ -277,6 +277,13 @@ class Machine(Protocols):
         if not frame.resumable and back is not None:
             stop.restart = back.step
 
+    def release(self) -> None:
+        """Let go of the program's objects now: machine and values refer to each other."""
+        known = self.known_values() if vars(self) else []
+        for own in map(vars, known):  # an object and its attributes refer to each other, too
+            own.update((name, None) for name in ("instance_dict", "dictionary") if name in own)
+        vars(self).clear()
+
     # ---- stopping
 
     def stop(self, kind: str, reason: str, remedy: str = "") -> NoReturn:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import BrokenPromise
 from jitshape.frontend.dynamic import Decision
-from jitshape.frontend.torchside.tracer import DECLARED, LAYOUT
 from jitshape.ir.conditions import BoolExpr
-from jitshape.ir.shape_env import describe
+from jitshape.ir.shape_env import DECLARED, LAYOUT, describe
 from jitshape.ir.types import TensorType
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ The whole original body stands in it, so that handlers, loops and line numbers a
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -36,12 +37,25 @@ from jitshape.frontend.positions import (
 ERROR = "error.0"  # the parameter of a function that raises it
 
 
+_apart: dict[int, tuple[weakref.ref[CodeType], list[Any]]] = {}
+
+
+def taken_apart(code: CodeType) -> list[Any]:
+    """The items of a code object, once per object: each piece of a function is made of them."""
+    key = id(code)
+    found = _apart.get(key)
+    if found is None or found[0]() is not code:
+        items = list(Bytecode.from_code(code, conserve_exception_block_stackdepth=True))
+        found = _apart[key] = weakref.ref(code, lambda _: _apart.pop(key, None)), items
+    return found[1]
+
+
 class Body:
     """The code of a function taken apart; instructions keep their indices."""
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
-        self.items = Bytecode.from_code(code, conserve_exception_block_stackdepth=True)
+        self.items = list(taken_apart(code))
         self.at = [i for i, x in enumerate(self.items) if isinstance(x, Instr)]
         if len(self.at) != len(decode(code).instructions):
             raise AssertionError("instructions are counted differently")

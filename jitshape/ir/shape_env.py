@@ -42,6 +42,7 @@ from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 if TYPE_CHECKING:
     from jitshape.ir.graph import Location
 
+LAYOUT, DECLARED = "layout of an input", "dynamic_shapes"  # reasons of facts
 DEEPEST = 64  # nest of quotients, maxima and the like
 STAND_INS = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)  # primes: divide nothing
 

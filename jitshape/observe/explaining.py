@@ -77,8 +77,7 @@ def compile_record(
 
 def size_facts(captured: Capture) -> Iterator[SizeFact]:
     """What the trace needed of its sizes, but for how its inputs lie in memory."""
-    from jitshape.frontend.torchside.tracer import LAYOUT
-    from jitshape.ir.shape_env import describe
+    from jitshape.ir.shape_env import LAYOUT, describe
 
     names = {name: str(source) for name, source in captured.tracer.symbols.items()}
     for fact in captured.tracer.env.facts:

@@ -94,8 +94,9 @@ class AmbientState:
             return m.const(None)
         return m.const(function(*values, **named))
 
-    def changes(self) -> dict[str, Any]:
-        """State that differs from what the program found: written again by the compiled code."""
+    def changes(self) -> dict[Any, Any]:
+        """State that differs from what the program found, by the function that compiled code
+        sets it again with."""
         before, now = self.start.autocast, AutocastState.now()
         now = AutocastState(now.modes, self.cache, now.nesting)
         changed: dict[str, Any] = {} if now == before else {"autocast": now.since(before)}
@@ -103,7 +104,7 @@ class AmbientState:
             value = AMBIENT[name]()
             if value != self.seen[name] and name in AMBIENT_SETTERS:
                 changed.setdefault(name, value)
-        return changed
+        return {AMBIENT_SETTERS[name]: value for name, value in changed.items()}
 
 
 AMBIENT["autocast_cache"] = torch.is_autocast_cache_enabled

@@ -38,7 +38,7 @@ from jitshape.ir.conditions import any_of, compare
 from jitshape.ir.graph import values_in
 from jitshape.ir.intervals import INF
 from jitshape.ir.numbers import persist
-from jitshape.ir.shape_env import ShapeEnv
+from jitshape.ir.shape_env import DECLARED, LAYOUT, ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size, sym_max
@@ -49,7 +49,6 @@ from jitshape.ir.words import fits
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
 
-LAYOUT, DECLARED = "layout of an input", "dynamic_shapes"  # reasons of facts
 LONGEST_NAME = 80  # of a graph input
 TENSOR_CLASSES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 

@@ -88,7 +88,10 @@ class ExceptionValue(Storage, HasSlots):
 
     def _link(self, e: Emitter) -> None:
         if self.outermost:
-            e.call(link_to_handled, lambda: e.value(self))
+            e.begin_call()
+            e.const(link_to_handled)
+            e.value(self)
+            e.end_call(1)
             e.pop()
 
     def passes(self, m: Machine, frame: Frame) -> None:

@@ -418,10 +418,12 @@ def has_names(cls: type) -> bool:
 
 @functools.cache
 def named_places(cls: type) -> dict[str, int]:
-    """The names of the items of a struct sequence, as an instance tells them; it may hide some
-    of its names from those that count its items."""
+    """The names of the items of a struct sequence: all in order or, where some items have none,
+    as an instance tells them; it may hide some of its names from those that count its items."""
     if not has_names(cls):
         return {}
+    if not cls.n_unnamed_fields:  # type: ignore[attr-defined]
+        return {name: place for place, name in enumerate(cls.__match_args__)}
     sample = cls(range(cls.n_fields))  # type: ignore[attr-defined, call-arg]
     names = [n for n, found in vars(cls).items() if type(found) is MemberDescriptorType]
     places = {name: getattr(sample, name) for name in names}

@@ -7,6 +7,7 @@ import collections
 import copy
 import dataclasses
 import os
+import sys
 import time
 
 import pytest
@@ -24,10 +25,12 @@ def case(*args):
     return register
 
 
-@case(time.gmtime(0), os.terminal_size((80, 24)))
-def struct_sequences(t, size):
+@case(time.gmtime(0), os.terminal_size((80, 24)), os.stat("/"))
+def struct_sequences(t, size, stat):
     year, *rest = t
-    return year, t.tm_year, t.tm_isdst, t[1], rest, size.columns, size.lines, len(size), size[::-1]
+    seen = year, t.tm_year, t.tm_isdst, t[1], rest, size.columns, size.lines, len(size), size[::-1]
+    of_sys = sys.flags.optimize, sys.version_info.minor, sys.hash_info.width
+    return seen, of_sys, stat.st_mode, stat[0]
 
 
 @case([1, 2], {"a": 1})

@@ -1,0 +1,82 @@
+"""What a compile begins and ends with, whether there is torch or not.
+
+In: how a trace ended.  Out: it is counted and told; what cannot be compiled is Native, or refused;
+`Made` is what a compile gives.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jitshape.frontend.sources import Local
+from jitshape.observe import counters, logs
+from jitshape.observe.breaking import break_error, break_record, break_text
+from jitshape.observe.records import BreakRecord, record
+from jitshape.options import Options
+from jitshape.stages import Native
+
+if TYPE_CHECKING:
+    from jitshape.backend.compile import Program
+    from jitshape.frontend.guards import GuardProgram
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A compiled entry and what people may want to know of it."""
+
+    program: GuardProgram
+    entry: types.FunctionType
+    capture: Any
+    inputs: tuple[str, ...]
+    graph: str
+    compiled: Program | None
+    shares: bool  # the graph was compiled before
+    varying: frozenset[str]  # the numbers in the result that are symbolic
+    assumes: bool  # something of numbers that exist only when the graph runs
+
+
+def argument_slots(function: types.FunctionType) -> tuple[Local, ...]:
+    """Where a call's arguments are found."""
+    return tuple(Local(i, name) for i, name in enumerate(argument_names(function)))
+
+
+def argument_names(function: types.FunctionType) -> tuple[str, ...]:
+    """The names of the argument slots, in frame order."""
+    code = function.__code__
+    more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + more]
+
+
+def check_outcome(captured: Any, options: Options) -> None:
+    """Send what cannot be compiled to plain Python, or refuse it."""
+    outcome = captured.outcome
+    if outcome.kind == "raise":
+        counters.count_frame("raises")
+        raise Native("the function raises", fallback=False)
+    if outcome.kind == "return":
+        return
+    if options.fullgraph:
+        raise break_error(told_break(captured, options))
+    assert outcome.cause is not None
+    if not outcome.frames or outcome.cause.kind == "trace_function":
+        told = told_break(captured, options)
+        logs.log("graph_breaks", break_text(told))
+        raise Native(f"{told.kind}: {told.reason}", fallback=True)
+
+
+def told_break(captured: Any, options: Options) -> BreakRecord:
+    return break_record(options.name or captured.function.__qualname__, captured.outcome)
+
+
+def tell_outcome(captured: Any, options: Options) -> None:
+    """Count the frames that are compiled; count, log and record the break it ends at."""
+    counters.count_frame(handled=captured.machine.frames_run)
+    if captured.outcome.kind != "return":
+        told = told_break(captured, options)
+        counters.count("graph_breaks")
+        counters.count_in("break_reasons", f"{told.kind}: {told.reason}")
+        logs.log("graph_breaks", break_text(told))
+        record(told)
