@@ -72,9 +72,11 @@ class Quality:
 def qualities(
     kernel: Kernel, targets: Sequence[str] = tuple(DEVICES), aligned: Sequence[bool] = (True, False)
 ) -> list[Quality]:
-    """A report for each target and variant of `kernel`."""
-    launcher = Launcher(kernel)
-    return [_quality(launcher, target, each) for target in targets for each in aligned]
+    """A report for each target and variant of `kernel`, and of the stages for long rows."""
+    launchers = Launcher(kernel).with_stages()
+    return [
+        _quality(one, target, each) for one in launchers for target in targets for each in aligned
+    ]
 
 
 def unique_qualities(kernels: Sequence[Kernel], targets: Sequence[str]) -> list[Quality]:

@@ -3,7 +3,8 @@
 In: kernels.  Out: a `Launcher` each, called with tensors, sizes and scalars in the kernel's order.
 Invariant: sizes are never compiled in.  A kernel has at most two binaries (sizes, strides and
 addresses divisible by 16, or not), and a third for tensors that 32-bit indices do not reach;
-which one runs is decided here, not by Triton's own specialisation.
+which one runs is decided here, not by Triton's own specialisation, as is whether few long rows
+are shared among programs (backend/split.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from jitshape.backend.codegen.triton_plan import (
 )
 from jitshape.backend.codegen.triton_sizes import geometry, relevant_sizes
 from jitshape.backend.loops import Kernel
+from jitshape.backend.split import CHUNK, MOST_PARTS, Stages, split
 from jitshape.backend.text import kernel_text
 from jitshape.backend.triton_binaries import compiled
 
@@ -53,6 +55,8 @@ POINTERS = {
     torch.uint8: "*u8",
     torch.bool: "*i1",
 }
+LONG_ROW = 2**15  # elements, from which it is shared among programs where there are few rows
+PROGRAMS_EACH = 2  # of a multiprocessor, to keep it busy
 INTERPRETED_TILE = 2**16  # elements; a program of the interpreter costs a millisecond
 
 
@@ -64,8 +68,8 @@ def compile_kernels(kernels: Sequence[Kernel], store: Store | None = None) -> li
 class Launcher:
     """Launches one kernel."""
 
-    def __init__(self, kernel: Kernel, store: Store | None = None) -> None:
-        self.kernel, self.store = kernel, store
+    def __init__(self, kernel: Kernel, store: Store | None = None, is_stage: bool = False) -> None:
+        self.kernel, self.store, self.is_stage = kernel, store, is_stage
         self.written = write_kernel(kernel)
         loops = "".join(f"# {line}\n" for line in kernel_text(kernel).splitlines())
         self.source = HEADER + loops + self.written.text
@@ -82,12 +86,57 @@ class Launcher:
         if 0 in extents or not tensors:
             return
         device = tensors[0].device
+        if row >= LONG_ROW and self._in_parts(device, args, sizes, scalars, extents, row):
+            return
         if device.type == "cpu":
             self._interpret(tensors, sizes, scalars, extents, row)
             return
         for tensor in tensors:
             wide |= tensor.data_ptr()
         self._launch(device, tensors, sizes, scalars, extents, (wide % ALIGNMENT == 0, large))
+
+    # ---- long rows
+
+    @functools.cached_property
+    def stages(self) -> Stages | str:
+        return "it is a stage" if self.is_stage else split(self.kernel)
+
+    @functools.cached_property
+    def _stage_launchers(self) -> list[Launcher]:
+        assert isinstance(self.stages, Stages)
+        return [Launcher(kernel, self.store, True) for kernel in self.stages.kernels]
+
+    def with_stages(self) -> list[Launcher]:
+        """All that may run for this kernel."""
+        return [self, *([] if isinstance(self.stages, str) else self._stage_launchers)]
+
+    def _in_parts(
+        self,
+        device: torch.device,
+        args: Sequence[Any],
+        sizes: Sequence[int],
+        scalars: Sequence[float],
+        extents: tuple[int, ...],
+        row: int,
+    ) -> bool:
+        """Run the kernel as stages where it has too few rows to keep the device busy."""
+        blocks, _ = blocks_on_gpu(self.written.plan)
+        parts = min(parts_of_row(device, _programs(self.written, extents, blocks), row), MOST_PARTS)
+        stages = self.stages if parts > 1 else ""
+        if isinstance(stages, str):
+            return False
+        values = {atom.name: size for atom, size in zip(self.kernel.sizes, sizes)}
+        points = _number(stages.points, values)
+        tensors = list(args[: self.tensors])
+        for dtype in stages.partials:
+            tensors.append(torch.empty(parts * points, dtype=dtype, device=device))
+        chunks = [-(-_number(extent, values) // (CHUNK * parts)) for extent in stages.extents]
+        more = (parts, *(max(count, 1) for count in chunks))
+        for launcher, places in zip(self._stage_launchers, stages.tensors):
+            given = (tensors[place] for place in places)
+            known = len(launcher.kernel.sizes) - len(sizes)
+            launcher(*given, *sizes, *more[:known], *scalars)
+        return True
 
     # ---- arguments
 
@@ -151,6 +200,19 @@ class Launcher:
         passed = self._buffers(tensors, sizes)
         with torch.cuda.device(device):
             code[(grid, 1, 1)](*passed, *sizes, *scalars, *blocks.values(), index)
+
+
+def parts_of_row(device: torch.device, programs: int, row: int) -> int:
+    """Among how many programs a row is shared where there are so many without."""
+    if device.type == "cpu":
+        return 1  # one after the other in the interpreter
+    busy = PROGRAMS_EACH * _multiprocessors(device)
+    return min(busy // max(programs, 1), row // (LONG_ROW // 4))
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _number(size: Any, values: dict[str, int]) -> int:

@@ -166,3 +166,46 @@ def test_text_of_a_pointwise_kernel(golden):
 def test_text_of_softmax(golden):
     golden("triton_softmax", write_kernel(kernels.softmax()).text)
     golden("triton_softmax_static", write_kernel(static_softmax(100)).text)
+
+
+# ---- long rows in parts
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Rows of any length are shared among three programs; the stages that ran are told."""
+    ran = []
+    monkeypatch.setattr(triton_jit, "LONG_ROW", 1)
+    monkeypatch.setattr(triton_jit, "parts_of_row", lambda *_: ran.append(1) or 3)
+    return ran
+
+
+@pytest.mark.parametrize("build", [kernels.row_reduction, kernels.column_reduction])
+@pytest.mark.parametrize("combine, dtype, result, function", REDUCTIONS)
+def test_reduction_in_parts(in_parts, build, combine, dtype, result, function):
+    torch.manual_seed(0)
+    dim = 1 if build is kernels.row_reduction else 0
+    (launch,) = compile_kernels([build(combine, dtype, result)])
+    for m, n in [(2, 2100), (2100, 2)]:
+        x = torch.randint(1, 250, (m, n)).to(dtype)
+        x = x / 125 if combine == "prod" else x
+        out = torch.empty(x.shape[1 - dim], dtype=result)
+        launch(x, out, m, n)
+        expected = function(x, dim)
+        if combine.startswith("arg"):  # not split
+            expected = torch.from_numpy(getattr(x.numpy(), combine)(dim))
+        torch.testing.assert_close(out, expected)
+    stages = 0 if combine.startswith("arg") else 2
+    assert len(launch.with_stages()) == 1 + stages and len(in_parts) == 2 * (1 + stages)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_kernel_in_parts(in_parts, case):
+    torch.manual_seed(0)
+    (launch,) = compile_kernels([case(2, 3)[0]])
+    for shape in [*SHAPES[:2], (2, 1500)]:
+        _, buffers, sizes, scalars, expected = case(*shape)
+        launch(*buffers, *sizes, *scalars)
+        for position, value in expected.items():
+            got = buffers[position]
+            torch.testing.assert_close(got, value, rtol=1e-4, atol=1e-5, equal_nan=True)
