@@ -73,6 +73,7 @@ def test_an_empty_row_gives_the_neutral_element():
     [
         (kernels.transpose_add, "nothing is reduced"),
         (kernels.prefix_sum, "nothing is reduced"),
+        (lambda: kernels.running("sum", torch.float32, torch.float32), "along a row"),
         (lambda: kernels.row_reduction("argmax", torch.float32, torch.int64), "positions"),
     ],
 )
