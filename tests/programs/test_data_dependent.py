@@ -207,13 +207,13 @@ def test_random_numbers_are_drawn_once() -> None:
 def test_a_branch_with_two_ways_ends_the_graph_and_says_why() -> None:
     def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         y = rows(x)
-        if y.numel() == 0:
+        if y.numel() < 3:
             return x
         return y * 2
 
     check(f, *[(X - n,) * 2 for n in (0, 100, 3)], breaks=1)
     (reason,) = jitshape.stats()["details"]["break_reasons"]
-    assert "2*u0 == 0" in reason
+    assert "2*u0 < 3" in reason
 
 
 @pytest.mark.parametrize("op", ["lt", "le", "gt", "ge", "eq", "ne"])
@@ -268,3 +268,49 @@ def test_what_torch_checks_of_values_is_asserted_when_the_graph_runs() -> None:
     assert jitshape.stats()["graph_breaks"] == 0
     with pytest.raises(ValueError, match="negative"):
         compiled(torch.rand(3), torch.tensor([1.0, -1.0, 1.0]))
+
+
+EMPTINESS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "more than none": lambda y: y - y.mean(0) if y.shape[0] > 0 else y,
+    "no more than none": lambda y: y if y.shape[0] < 1 else y - y.mean(0),
+    "is none": lambda y: y + 1 if y.shape[0] == 0 else y.cumsum(0),
+    "len": lambda y: y.sum() if len(y) else y.new_ones(()),
+    "numel": lambda y: y.sum() if y.numel() != 0 else y.new_ones(()),
+}
+
+
+@pytest.mark.parametrize("name", EMPTINESS)
+def test_something_is_taken_to_be_selected(name: str) -> None:
+    """Until a call finds nothing: from then on the branch ends the graph."""
+    log: list[int] = []
+
+    def f(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        total.add_(1)
+        log.append(1)
+        return EMPTINESS[name](x[x > 0]) * total.sum()
+
+    full = [(torch.linspace(-1, 2, n), torch.ones(2)) for n in (4, 5, 6)]
+    found = agree(f, full)
+    assert (found["fallbacks"], found["graph_breaks"], len(log)) == (0, 0, 6)
+    found = agree(
+        f, [*full, (-torch.ones(3), torch.ones(2)), *full, (-torch.ones(4), torch.ones(2))]
+    )
+    assert (found["fallbacks"], found["graph_breaks"], len(log)) == (1, 1, 22)
+
+
+def test_other_tests_of_sizes_of_run_time_end_the_graph() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x[x > 0]
+        return y + 1 if y.shape[0] > 3 else y - 1
+
+    found = agree(f, [(torch.ones(n),) for n in (2, 5, 4)], dynamic=True)
+    assert found["graph_breaks"] == 1
+
+
+def test_the_larger_of_numbers_of_run_time() -> None:
+    def f(x: torch.Tensor) -> tuple:
+        n = int((x > 0).sum())
+        return x / max(n, 1), x[: min(n, 2)], max(3, n, 1), min(n, n + 1, 4)
+
+    found = agree(f, [(torch.linspace(-2, 1, n),) for n in (4, 9, 7)] + [(-torch.ones(3),)])
+    assert found["graph_breaks"] == 0

@@ -12,6 +12,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
 from jitshape.frontend.builtins_.sequences import sort
 from jitshape.frontend.instructions import slot_names
@@ -309,7 +310,12 @@ def builtin_sum(m: Machine, iterable: Value, /, start: Value | None = None) -> V
     return total
 
 
-def _extreme(m: Machine, name: str, op: str, args: tuple, key: Any, default: Any) -> Value:
+def _decided(m: Machine, args: list[Value]) -> None:
+    """Where numbers are never symbolic."""
+
+
+def _extreme(m: Machine, function: Any, op: str, args: tuple, key: Any, default: Any) -> Value:
+    name = function.__name__
     if len(args) > 1 and default is not None:
         shown = f"Cannot specify a default for {name}() with multiple positional arguments"
         m.throw(TypeError, shown)
@@ -324,39 +330,30 @@ def _extreme(m: Machine, name: str, op: str, args: tuple, key: Any, default: Any
         item_key = item if is_none(key) else m.call(key, [item], {})
         if best_key is None:
             best, best_key = item, item_key
-        elif choose := m.compare(op, item_key, best_key):
-            if _symbolic_pair(choose, key):
-                return _symbolic_extreme(m, name, items)
-            if choose.truth(m):
-                best, best_key = item, item_key
+            continue
+        undecided = SYMBOLIC.get(function, _decided)(m, [best, item]) if is_none(key) else None
+        if undecided is not None:
+            best = best_key = undecided
+        elif m.compare(op, item_key, best_key).truth(m):
+            best, best_key = item, item_key
     return best
 
 
 _NEW_TEXT = "iterable" in (min.__doc__ or "") and __import__("sys").version_info >= (3, 12)
-# `(m, "min" | "max", items) -> Value | None`, set by the torch side: keeps sizes symbolic.
-SYMBOLIC_EXTREME: list[Any] = []
-
-
-def _symbolic_pair(chosen: Value, key: Value | None) -> bool:
-    return bool(SYMBOLIC_EXTREME) and is_none(key) and not chosen.is_constant()
-
-
-def _symbolic_extreme(m: Machine, name: str, items: list[Value]) -> Value:
-    return SYMBOLIC_EXTREME[0](m, name, items)
 
 
 @models(min)
 def builtin_min(
     m: Machine, *args: Value, key: Value | None = None, default: Value | None = None
 ) -> Value:
-    return _extreme(m, "min", "<", args, key, default)
+    return _extreme(m, min, "<", args, key, default)
 
 
 @models(max)
 def builtin_max(
     m: Machine, *args: Value, key: Value | None = None, default: Value | None = None
 ) -> Value:
-    return _extreme(m, "max", ">", args, key, default)
+    return _extreme(m, max, ">", args, key, default)
 
 
 # ---- identity, names, output

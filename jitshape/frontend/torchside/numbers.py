@@ -6,16 +6,14 @@ Invariant: nothing here decides by a hint without the ShapeEnv recording a fact.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
-from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.torchside.numpy_scalars import SCALARS
 from jitshape.frontend.values.base import Value, data_dependent
-from jitshape.ir import symfloat, symnode
+from jitshape.ir import symnode
 from jitshape.ir.branches import raising_truth
 from jitshape.ir.conditions import (
     Bool,
@@ -212,7 +210,7 @@ class SymbolicInt(SymbolicNumber):
 
     def binary(self, m: Machine, op: str, other: Value, reflected: bool) -> Any:
         plain = op.removesuffix("=")
-        size = self._size_of(other)
+        size = self.size_of(other)
         if size is not None and plain in ("+", "-", "*"):
             left, right = (size, self.expr) if reflected else (self.expr, size)
             result: Size = self.env.shallow(ARITHMETIC[plain](left, right))
@@ -220,12 +218,12 @@ class SymbolicInt(SymbolicNumber):
         return super().binary(m, op, other, reflected)
 
     def compare(self, m: Machine, op: str, other: Value) -> Any:
-        size = self._size_of(other)
+        size = self.size_of(other)
         if size is None:
             return super().compare(m, op, other)
         return truth_value(m, self.env, compare(COMPARISONS[op], self.expr, size))
 
-    def _size_of(self, other: Value) -> Size | None:
+    def size_of(self, other: Value) -> Size | None:
         if type(other) is SymbolicInt:
             return other.expr
         if other.is_constant() and type(other.constant()) in (int, bool):
@@ -233,7 +231,7 @@ class SymbolicInt(SymbolicNumber):
         return None
 
     def truth(self, m: Machine) -> bool:
-        return answer(lambda: self.env.evaluate(compare("ne", self.expr, 0), "truth of a size"))
+        return truth_value(m, self.env, compare("ne", self.expr, 0)).truth(m)
 
     def reconstruct(self, e: Any) -> None:
         e.output(self.expr)
@@ -268,104 +266,15 @@ class SymbolicFloat(SymbolicNumber):
         e.output(self.number.node.expr)
 
 
-def _rounded(op: str) -> Callable[[Machine, list[Value]], Value | None]:
-    """The rule of a function that gives the int near a number."""
-
-    def rule(m: Machine, args: list[Value]) -> Value | None:
-        digits = args[1] if op == "round" and len(args) == 2 else None
-        if digits is not None:
-            return _rounded_to(m, args[0], digits)
-        (number,) = args if len(args) == 1 else (None,)
-        if isinstance(number, SymbolicBool):
-            number = number.as_int(m)
-        if isinstance(number, SymbolicInt):
-            return number
-        if not isinstance(number, SymbolicFloat):
-            return None
-        expr = number.number.node.expr
-        try:
-            return number_value(m, number.env, answer(lambda: number.env.round_float(op, expr)))
-        except (OverflowError, ValueError) as error:  # no int is near infinity or nan
-            m.throw(type(error), str(error))
-
-    return rule
+_BOTH = ("and", "or")
 
 
-def _rounded_to(m: Machine, number: Value, digits: Value) -> Value | None:
-    """`round(number, digits)`"""
-    if not digits.is_constant() or not isinstance(number, SymbolicNumber):
-        return None
-    count = digits.constant()
-    if count is not None and type(count) is not int:
-        return None
-    return number_value(m, number.env, round(number.to_torch(), count))
-
-
-def _real(op: str, arity: int = 1) -> Callable[[Machine, list[Value]], Value | None]:
-    """The rule of a function that gives a float."""
-
-    def rule(m: Machine, args: list[Value]) -> Value | None:
-        symbolic = [arg for arg in args if isinstance(arg, SymbolicNumber)]
-        if len(args) != arity or not symbolic:
-            return None
-        numbers = [symbolic[0].operand(m, arg) for arg in args]
-        if None in numbers:
-            return None
-        env = symbolic[0].env
-        real = symfloat.apply(op, *map(symnode.from_torch, numbers))
-        if isinstance(real, FloatExpr) and env.actual(real) is None and _is_backed(env, real):
-            return None  # Python raises, or gives no float: on the numbers themselves
-        return number_value(m, env, symnode.to_torch_float(real, env))
-
-    return rule
-
-
-def _is_backed(env: ShapeEnv, real: FloatExpr) -> bool:
-    return all(env.actual(symfloat.symbol_of(env.algebra, a)) is not None for a in real.symbols())
-
-
-SYMBOLIC.update(
-    {
-        int: _rounded("trunc"),
-        math.trunc: _rounded("trunc"),
-        math.floor: _rounded("floor"),
-        math.ceil: _rounded("ceil"),
-        round: _rounded("round"),
-        float: _real("float"),
-    }
-)
-
-
-def _absolute(m: Machine, args: list[Value]) -> Value | None:
-    (number,) = args if len(args) == 1 else (None,)
-    if isinstance(number, SymbolicInt):
-        return number_value(m, number.env, abs(number.expr))
-    return _real("abs")(m, args) if isinstance(number, SymbolicFloat) else None
-
-
-def _float_test(op: str, against: Callable[[Any], tuple[Any, Any]]) -> Any:
-    """The rule of a predicate on floats that is a comparison."""
-
-    def rule(m: Machine, args: list[Value]) -> Value | None:
-        (number,) = args if len(args) == 1 else (None,)
-        if not isinstance(number, SymbolicFloat):
-            return None
-        return SymbolicBool(number.env, BoolExpr(op, against(number.number.node.expr)))
-
-    return rule
-
-
-def _size_and_infinity(expr: Any) -> tuple[Any, Any]:
-    return symfloat.apply("abs", expr), math.inf
-
-
-SYMBOLIC[abs] = _absolute
-SYMBOLIC[math.isnan] = _float_test("ne", lambda expr: (expr, expr))
-SYMBOLIC[math.isinf] = _float_test("eq", _size_and_infinity)
-SYMBOLIC[math.isfinite] = _float_test("lt", _size_and_infinity)
-for _name, _function in symfloat.MATH.items():
-    _two = _name in symfloat.BINARY_MATH
-    SYMBOLIC[_function] = _real("math_pow" if _name == "pow" else _name, 1 + _two)
+def is_linear(size: Any) -> bool:
+    """Whether it is a polynomial of degree one, of symbols alone."""
+    return type(size) is IntExpr and all(
+        len(monomial) <= 1 and all(size.algebra.atoms[id].kind == "sym" for id in monomial)
+        for monomial, _ in size.algebra.terms(size)
+    )
 
 
 class SymbolicBool(Value):
@@ -389,14 +298,35 @@ class SymbolicBool(Value):
                 return self.env.evaluate(self.condition, "a branch on a size")
             except DataDependent:
                 raising = raising_branch(m)
-                if raising is None:
+                taken = self.if_not_empty() if raising is None else not raising
+                if taken is None:
                     raise
-                going_on = negate(self.condition) if raising else self.condition
-                if not self.env.assume(going_on, "a branch on a size"):
+                going_on = self.condition if taken else negate(self.condition)
+                ask = self.env.likely if raising is None else self.env.assume
+                if not ask(going_on, "a branch on a size"):
                     raise
-                return not raising
+                return taken
 
         return answer(ask)
+
+    def if_not_empty(self) -> bool | None:
+        """The truth of a test for emptiness where there is something: what masks select as a
+        rule, so that it is assumed until a call refutes it.  None: it tests for something else."""
+        symbols = self.condition.symbols()
+        env = self.env
+        if len(symbols) != 1 or self.condition.op in _BOTH:
+            return None
+        lo, hi = env.algebra.range(symbols[0])
+        if lo < 0 or hi <= 1:  # a number that is no count, or a truth
+            return None
+        if not all(type(side) is int or is_linear(side) for side in self.condition.args):
+            return None
+        name = symbols[0].name
+
+        def at(number: int) -> bool | None:
+            return self.condition.evaluate(lambda s: env.algebra.evaluate(s, {name: number}))
+
+        return at(1) if at(0) is not at(1) and at(1) is at(1 << 40) else None
 
     def decided(self, m: Machine) -> Value:
         return m.const(self.truth(m))

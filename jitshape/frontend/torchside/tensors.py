@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitshape.errors import JitshapeError
-from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.checks import Is, NullField, TypeIs
 from jitshape.frontend.sources import Field, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
+from jitshape.frontend.torchside.number_rules import SYMBOLIC
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
 from jitshape.frontend.torchside.numpy_scalars import SCALARS
 from jitshape.frontend.torchside.sizes import SizeValue, with_sizes
