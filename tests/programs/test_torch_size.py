@@ -8,7 +8,7 @@ import jitshape
 SIZE = torch.Size([2, 3])
 
 PROGRAMS = {
-    "argument": lambda x, s: (x + s[0], s[:1], s.numel(), (*s, 1), len(s), s == x.shape),
+    "argument": lambda x, s: (x + s[0], s[:1], s.numel(), s + (1,), len(s), s == x.shape),  # noqa: RUF005
     "global": lambda x, s: (x.new_zeros(SIZE), SIZE[1:], x.shape + SIZE),
     "made": lambda x, s: (torch.Size((2, x.shape[0])), torch.Size(), x.view(torch.Size([-1]))),
     "limits": lambda x, s: x.masked_fill(x > 0, torch.finfo(x.dtype).min),
