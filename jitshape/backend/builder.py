@@ -55,7 +55,7 @@ class Builder:
         self._interned: dict[tuple, Scalar] = {}
         self._indirect: dict[int, tuple[Atom, Scalar]] = {}
         self.faults: dict[Scalar, None] = {}  # what must not hold at any element computed
-        self.divisors: list[Scalar] = []  # of integers, by the op that is lowered
+        self.divisors: list[Scalar] = []  # that must not be 0, of the op that is lowered
         self.unchecked: set[Size] = set()  # indices computed by the graph that need no binding
         self.place: Callable[[Size], Size] = lambda expr: expr  # from index to kernel axes
 
@@ -220,8 +220,12 @@ class Builder:
     def divisor(self, x: Operand) -> Operand:
         """`x`, which integers are divided by: noted unless it is a number other than 0."""
         if isinstance(x, Scalar) and not isinstance(x, Literal):
-            self.divisors.append(x)
+            self.nonzero(x)
         return x
+
+    def nonzero(self, x: Scalar) -> None:
+        """Where `x` is 0 or false, eager raises."""
+        self.divisors.append(x)
 
     def logical_not(self, x: Operand) -> Scalar:
         return self.apply("not", self.cast(x, torch.bool))

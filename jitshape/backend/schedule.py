@@ -42,6 +42,7 @@ from jitshape.backend.lower import (
 )
 from jitshape.ir.graph import Graph, Node, Value, map_leaves, new_symbols
 from jitshape.ir.ops.registry import OPS
+from jitshape.ir.passes.dce import may_fail
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import TensorType, numel
@@ -163,6 +164,9 @@ class _Scheduler:
         for output in self.graph.outputs:
             if isinstance(output, Value):
                 self.required.add(root(output))
+        for node in nodes:  # it is made for what it may raise
+            if may_fail(node) and not any(self.users[value] for value in node.outs):
+                self.required.update(node.outs)
 
     @staticmethod
     def _computed(node: Node) -> bool:

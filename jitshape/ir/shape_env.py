@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from jitshape.ir.graph import Location
 
 LAYOUT, DECLARED = "layout of an input", "dynamic_shapes"  # reasons of facts
+_UNKNOWN = 0.618033988749  # is lent for what only a run can tell
 DEEPEST = 64  # nest of quotients, maxima and the like
 STAND_INS = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)  # primes: divide nothing
 
@@ -242,9 +243,11 @@ class ShapeEnv:
         return a.evaluate(leaf) if isinstance(a, FloatExpr) else a
 
     def lend(self, a: FloatExpr) -> float | None:
-        """A number close to `a` that nothing else is; None where only a run can tell `a`."""
+        """A number that nothing else is, close to `a` where that is known before the run; None for
+        what is not finite."""
         number = self.actual(a)
-        if number is None or not math.isfinite(number):
+        number = _UNKNOWN if number is None else number
+        if not math.isfinite(number):
             return None
         number = math.nextafter(number, math.inf)
         while self.lent.get(number, a) != a:

@@ -23,6 +23,7 @@ import jitshape.ir.literals
 import jitshape.ir.metadata
 import jitshape.ir.readings
 import jitshape.ir.shapes
+import jitshape.ir.statistics
 import jitshape.ir.symbolic_index  # noqa: F401  registers indexing
 from jitshape.dims import Relation
 from jitshape.errors import InternalError, UnsupportedTensor

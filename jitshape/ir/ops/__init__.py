@@ -15,6 +15,7 @@ from jitshape.ir.ops import (  # noqa: F401
     pools,
     random,
     reductions,
+    refusals,
     softmax,
     views,
 )

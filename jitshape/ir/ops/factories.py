@@ -13,7 +13,7 @@ import torch
 
 from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
-from jitshape.ir.ops.families import fresh, number_dtype, require
+from jitshape.ir.ops.families import INT, category, fresh, number_dtype, require
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import CHANNELS_LAST_ORDER, dense, format_strides
 from jitshape.ir.symfloat import apply
@@ -277,6 +277,10 @@ class _Arange:
         start, _, step = cls.range(*args)
         if all(isinstance(x, (int, IntExpr)) for x in (start, step)):
             return b.index(start + index[0] * step)
+        dtype = kwargs.get("dtype")
+        if dtype is not None and category(dtype) <= INT:  # they are rounded before they are added
+            start, step = (b.cast(b.scalar(x), torch.int64) for x in (start, step))
+            return b.add(start, b.mul(b.index(index[0]), step))
         return b.add(start, b.mul(b.cast(b.index(index[0]), torch.float64), step))
 
 

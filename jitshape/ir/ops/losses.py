@@ -26,6 +26,7 @@ from jitshape.ir.ops.composing import (
 from jitshape.ir.ops.families import elementwise, fresh, is_tensor, require_shape
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import broadcast
+from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType
 
 
@@ -52,10 +53,11 @@ def _class_dim(x: Value) -> int:
     return 0 if x.type.ndim == 1 else 1
 
 
-def _checked_target(g: Any, target: Value, ignore_index: int) -> tuple[Value, Value]:
+def _checked_target(g: Any, target: Value, ignore_index: int, classes: Size) -> tuple[Value, Value]:
     """(whether the row counts, its class: 0 where it does not)."""
     counted = g.call("aten.ne.Scalar", target, ignore_index)
-    return counted, where(g, counted, target, 0)
+    safe = where(g, counted, target, 0)
+    return counted, g.call("jitshape.in_range", safe, 0, classes - 1, "target")
 
 
 def _row_weights(g: Any, counted: Value, safe: Value, weight: Value | None, dtype: Any) -> Value:
@@ -88,7 +90,7 @@ class NLLLoss:
     @staticmethod
     def decompose(g, node, x, target, weight, reduction, ignore_index):
         dim = _class_dim(x)
-        counted, safe = _checked_target(g, target, ignore_index)
+        counted, safe = _checked_target(g, target, ignore_index, x.type.shape[dim])
         picked = g.call("aten.gather.default", x, dim, call(g, "unsqueeze", safe, dim))
         picked = widen(g, g.call("aten.squeeze.dim", picked, dim))
         weights = _row_weights(g, counted, safe, weight, picked.type.dtype)
@@ -135,7 +137,8 @@ class NLLLossGradient:
     @staticmethod
     def decompose(g, node, grad, x, target, weight, reduction, ignore_index, total_weight):
         dim = _class_dim(x)
-        counted, safe = _checked_target(g, target, ignore_index)
+        counted = g.call("aten.ne.Scalar", target, ignore_index)
+        safe = where(g, counted, target, 0)
         grad = widen(g, grad)
         weights = _row_weights(g, counted, safe, weight, grad.type.dtype)
         row = mul(g, call(g, "neg", weights), grad)
@@ -317,7 +320,7 @@ class BinaryCrossEntropy:
 
     @staticmethod
     def decompose(g, node, x, y, weight=None, reduction=MEAN):
-        x, y = widen(g, x), widen(g, y)
+        x, y = g.call("jitshape.in_range", widen(g, x), 0, 1, "probability"), widen(g, y)
         yes = call(g, "clamp_min", call(g, "log", x), -100)
         no = call(g, "clamp_min", call(g, "log1p", call(g, "neg", x)), -100)
         loss = sub(g, mul(g, sub(g, y, 1), no), mul(g, y, yes))

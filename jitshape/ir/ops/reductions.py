@@ -6,11 +6,11 @@ Norms, variances and max with indices are composite: they are rewritten into the
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
 from jitshape.ir.ops.families import (
-    COMPLEX,
     INT,
     category,
     fresh,
@@ -155,6 +155,11 @@ class AminMax(_Extreme):
         return g.call("aten.amin", x, dims, keepdim), g.call("aten.amax", x, dims, keepdim)
 
 
+def to_real(dtype: torch.dtype) -> torch.dtype:
+    """Of the parts of complex numbers."""
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
 def _moments(g, x, dim, correction, keepdim):
     """(variance, mean): the mean first, then the mean square distance from it."""
     dims = list(reduced_dims(x.type.ndim, dim))
@@ -164,14 +169,16 @@ def _moments(g, x, dim, correction, keepdim):
         wide = g.call("aten._to_copy", x, dtype=torch.float32)
     mean = g.call("aten.mean.dim", wide, dims, True)
     apart = g.call("aten.sub.Tensor", wide, mean)
+    if wide.type.dtype.is_complex:
+        apart = g.call("aten.abs", apart)
     total = g.call("aten.sum.dim_IntList", g.call("aten.mul.Tensor", apart, apart), dims, keepdim)
     lost = 1 if correction is None else correction
-    degrees = g.call("aten.scalar_tensor", count - lost, dtype=wide.type.dtype,
+    degrees = g.call("aten.scalar_tensor", count - lost, dtype=apart.type.dtype,
                      device=x.type.device)  # fmt: skip
     variance = g.call("aten.div.Tensor", total, g.call("aten.clamp_min", degrees, 0))
     if not keepdim:
         mean = g.call("aten.view", mean, list(total.type.shape))
-    return tuple(_narrow(g, v, x.type.dtype) for v in (variance, mean))
+    return _narrow(g, variance, to_real(x.type.dtype)), _narrow(g, mean, x.type.dtype)
 
 
 def _narrow(g, x, dtype):
@@ -179,14 +186,18 @@ def _narrow(g, x, dtype):
 
 
 class _Spread:
+    """Real, also that of complex numbers."""
+
     @staticmethod
     def type(env, x, dim=None, correction=None, keepdim=False):
         shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
-        return fresh(shape, x.type.dtype, x.type.device)
+        return fresh(shape, to_real(x.type.dtype), x.type.device)
 
     @staticmethod
     def samples():
-        return [((_matrix(), [1]), {}), ((_matrix(), [0, 2]), {"correction": 0, "keepdim": True})]
+        complex_rows = torch.randn(3, 4, dtype=torch.complex64)
+        rows = [((_matrix(), [1]), {}), ((_matrix(), [0, 2]), {"correction": 0, "keepdim": True})]
+        return [*rows, ((complex_rows, [1]), {"keepdim": True})]
 
 
 @op("aten.var.correction", family="composite")
@@ -204,7 +215,8 @@ class Std(_Spread):
 @op("aten.var_mean.correction", family="composite")
 class VarMean:
     def type(env, x, dim=None, correction=None, keepdim=False):
-        return [_Spread.type(env, x, dim, correction, keepdim)] * 2
+        spread = _Spread.type(env, x, dim, correction, keepdim)
+        return [spread, replace(spread, dtype=x.type.dtype)]
 
     def decompose(g, node, x, dim=None, correction=None, keepdim=False):
         return _moments(g, x, dim, correction, keepdim)
@@ -261,8 +273,7 @@ class VectorNorm:
     def type(env, x, ord=2, dim=None, keepdim=False, dtype=None):
         shape = reduced_shape(x.type.shape, reduced_dims(x.type.ndim, dim), keepdim)
         result = dtype or to_float(x.type.dtype)
-        return fresh(shape, result.to_real() if category(result) == COMPLEX else result,
-                     x.type.device)  # fmt: skip
+        return fresh(shape, to_real(result), x.type.device)
 
     def decompose(g, node, x, ord=2, dim=None, keepdim=False, dtype=None):
         return _norm(g, x, ord, dim, keepdim, dtype)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from jitshape.ir.graph import Graph, Node, new_symbols, values_in
+import torch
+
+from jitshape.ir.graph import Graph, Node, Value, new_symbols, values_in
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.passes import graph_pass
 
@@ -12,11 +14,12 @@ def dce(graph: Graph) -> None:
     """t0 = exp(x); t1 = add(x, y); return t1  -->  t1 = add(x, y); return t1
 
     Random ops stay, since eager advances the generator too; so do ops that write or that exist
-    for an effect (no output), and those whose result tells a size."""
+    for an effect (no output), those whose result tells a size, and those that eager may refuse
+    when it sees the values."""
     needed = set(values_in(graph.outputs)) | set(graph.differentiated)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if has_effect(node) or any(out in needed for out in node.outs):
+        if has_effect(node) or may_fail(node) or any(out in needed for out in node.outs):
             needed.update(node.inputs())
             kept.append(node)
     graph.nodes = kept[::-1]
@@ -31,3 +34,26 @@ def has_effect(node: Node) -> bool:
     if definition is None or definition.family == "extern":
         return bool(new_symbols(node))
     return any(atom.hint is None for atom in new_symbols(node))  # a mask's count, of run time
+
+
+DIVISIONS = ("aten.remainder.", "aten.fmod.", "aten.floor_divide.", "aten.div.")
+
+
+def may_fail(node: Node) -> bool:
+    """Whether the program's own call may raise for the values that it finds."""
+    if node.backward:
+        return False
+    definition = OPS.get(node.op)
+    if definition is None or node.op == "jitshape.in_range.default":
+        return True
+    if definition.family in ("index", "extern"):
+        return any(_holds_places(value) for value in node.inputs())
+    if not node.op.startswith(DIVISIONS) or not _holds_places(node.outs[0]):
+        return False
+    divisor = node.args[1]
+    return divisor == 0 if isinstance(divisor, (int, float)) else True
+
+
+def _holds_places(value: Value) -> bool:
+    dtype = value.type.dtype
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)

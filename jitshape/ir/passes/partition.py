@@ -29,7 +29,7 @@ from jitshape.ir.graph import (
     new_symbols,
     values_in,
 )
-from jitshape.ir.passes.dce import has_effect
+from jitshape.ir.passes.dce import has_effect, may_fail
 from jitshape.ir.passes.saved import choose_saved
 from jitshape.ir.symfloat import FloatExpr, symbol_of
 from jitshape.ir.symint import Atom, IntExpr, Size
@@ -136,7 +136,7 @@ def _live(nodes: list[Node], wanted: Iterable[Value]) -> list[Node]:
     needed = set(wanted)
     kept = []
     for node in reversed(nodes):
-        if has_effect(node) or any(out in needed for out in node.outs):
+        if has_effect(node) or may_fail(node) or any(out in needed for out in node.outs):
             needed.update(node.inputs())
             kept.append(node)
     return kept[::-1]
