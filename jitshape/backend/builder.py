@@ -176,6 +176,9 @@ class Builder:
             x = self.scalar(x)
         if x.dtype == dtype:
             return x
+        if isinstance(x, Apply) and x.op == "cast" and x.args[0].dtype == dtype:
+            if _holds(x.dtype, dtype):
+                return x.args[0]
         if isinstance(x, Literal) and dtype not in HALF and _exact(x.value, dtype):
             return self.const(x.value, dtype)
         return self._intern(("cast", x, dtype), lambda: Apply("cast", (x,), dtype))
@@ -277,6 +280,13 @@ def _wrapped(value: float | int | bool, dtype: torch.dtype) -> float | int | boo
 
 def _zero(dtype: torch.dtype) -> float | int | bool:
     return False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
+
+
+def _holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
+    """Whether each number of `narrow` is one of `wide`, so that there and back changes nothing."""
+    if torch.bool in (wide, narrow) or wide.is_floating_point != narrow.is_floating_point:
+        return False
+    return torch.promote_types(wide, narrow) == wide
 
 
 def _exact(value: float | int | bool, dtype: torch.dtype) -> bool:

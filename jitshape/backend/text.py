@@ -35,6 +35,9 @@ class _Writer:
         self.uses = _count_uses(kernel)
         self.names: list[dict[Scalar, str]] = [{}]
         self.count = 0
+        inside = [s for s in kernel.statements() if isinstance(s, Loop)]
+        self.taken = {acc.name for loop in inside for acc in loop.accumulators}
+        self.taken |= {buffer.name for buffer in kernel.buffers}
 
     def text(self) -> str:
         kernel = self.kernel
@@ -99,11 +102,16 @@ class _Writer:
         text = _PRINT[type(scalar)](self, scalar)
         named = isinstance(scalar, loops.Load | loops.Apply)
         if named and (self.uses[scalar] > 1 or (len(text) > LONGEST and not top)):
-            name = self.names[-1][scalar] = f"t{self.count}"
-            self.count += 1
+            name = self.names[-1][scalar] = self._fresh()
             self.line(f"{SHORT[scalar.dtype]} {name} = {_bare(text)}")
             return name
         return _bare(text) if top else text
+
+    def _fresh(self) -> str:
+        while True:
+            self.count += 1
+            if f"t{self.count - 1}" not in self.taken:
+                return f"t{self.count - 1}"
 
     def load(self, load: loops.Load) -> str:
         text = f"{load.buffer.name}[{self.index(load.index, load.indirect)}]"

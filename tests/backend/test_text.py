@@ -36,3 +36,11 @@ kernel concatenate(in f32 x, in f32 y, out f32 out, size s0, size s1):
 """
     )
     assert "out[t0; t0=index[i0]] += x[i0]" in kernel_text(kernels.scatter_add())
+
+
+def test_names_of_what_is_computed_are_those_of_nothing_else():
+    kernel = kernels.softmax()
+    total = next(s for s in kernel.statements() if getattr(s, "accumulators", ())).accumulators[0]
+    total.name = "t1"
+    text = kernel_text(kernel)
+    assert "f32 t1 = max()" in text and "f32 t1 = x" not in text and "f32 t2 = x" in text

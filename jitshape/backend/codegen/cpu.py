@@ -265,7 +265,7 @@ class Generator(SizeWriter):
     def apply(self, apply: loops.Apply) -> Value:
         inside = one_plus_erf_of(apply)
         if inside is not None:
-            return one_plus_erf(self.scalar(inside))
+            return one_plus_erf(self.scalar(inside[0]), inside[1])
         args = [self.scalar(a) for a in apply.args]
         dtypes = [a.dtype for a in apply.args]
         if apply.op == "cast":
@@ -293,15 +293,25 @@ class Generator(SizeWriter):
         return POWERS.get(float(exponent.value))
 
 
-def one_plus_erf_of(apply: loops.Apply) -> Scalar | None:
-    """x, if `apply` is 1 + erf(x) in f32: the sum needs no more of erf than its absolute error."""
+def one_plus_erf_of(apply: loops.Apply) -> tuple[Scalar, float] | None:
+    """(x, k), if `apply` is 1 + erf(k x) in f32: the sum needs only the absolute error of erf."""
     if apply.op != "add" or apply.dtype != torch.float32:
         return None
     for one, other in (apply.args, apply.args[::-1]):
         if isinstance(one, loops.Literal) and one.value == 1 and isinstance(other, loops.Apply):
             if other.op == "erf" and other.args[0].dtype == torch.float32:
-                return other.args[0]
+                return _scaled(other.args[0])
     return None
+
+
+def _scaled(scalar: Scalar) -> tuple[Scalar, float]:
+    """(x, k) with `scalar` == k x, k > 0 of moderate size."""
+    if isinstance(scalar, loops.Apply) and scalar.op == "mul":
+        for factor, x in (scalar.args, scalar.args[::-1]):
+            if isinstance(factor, loops.Literal) and 0.1 < factor.value < 10:
+                if x.dtype == scalar.dtype:
+                    return x, float(factor.value)
+    return scalar, 1.0
 
 
 _WRITE: dict[type, Callable[..., Value]] = {

@@ -346,11 +346,14 @@ def erf(x: Value) -> Value:
     return size.compare("olt", 0.92).select(small, large)
 
 
-def one_plus_erf(x: Value) -> Value:
-    """1 + erf(x), to 4e-7: one quotient serves all of x, but its last bits are those of 1."""
+def one_plus_erf(x: Value, factor: float) -> Value:
+    """1 + erf(x factor), factor > 0, to 4e-7: one quotient serves all of x, but its last bits are
+    those of 1."""
     square = x * x
-    inside = (x * horner(square, ERF_TOP)) / horner(square, ERF_BOTTOM)
-    outside = x.intrinsic("fabs").compare("ogt", 3.92)
+    top = [c * factor ** (2 * i + 1) for i, c in enumerate(ERF_TOP)]
+    bottom = [c * factor ** (2 * i) for i, c in enumerate(ERF_BOTTOM)]
+    inside = (x * horner(square, top)) / horner(square, bottom)
+    outside = square.compare("ogt", (3.92 / factor) ** 2)
     return outside.select(x.like(1.0).intrinsic("copysign", x), inside) + 1.0
 
 

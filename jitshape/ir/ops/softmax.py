@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from jitshape.ir.graph import Value
-from jitshape.ir.ops.composing import call, cast, div, finish, mul, sub, total, where, widen
+from jitshape.ir.ops.composing import call, cast, finish, mul, sub, total, where, widen
 from jitshape.ir.ops.families import fresh
 from jitshape.ir.ops.registry import op
 from jitshape.ir.types import TensorType
@@ -40,12 +40,17 @@ def _along(x: Value, dim: int) -> list[int]:
     return [dim] if x.type.ndim else []
 
 
+def _shares(g: Any, e: Value, dims: list[int]) -> Value:
+    """e / sum(e), by one division a row: the sum is at least 1, for the greatest of e is."""
+    return mul(g, e, call(g, "reciprocal", total(g, e, dims, True)))
+
+
 @op("aten._softmax.default", family="composite", base=Softmax)
 class SoftmaxForward:
     @staticmethod
     def decompose(g, node, x, dim, half_to_float):
         e = call(g, "exp", _shifted(g, x, dim))
-        return finish(g, node, div(g, e, total(g, e, _along(x, dim), True)))
+        return finish(g, node, _shares(g, e, _along(x, dim)))
 
 
 @op("aten._safe_softmax.default", family="composite")
@@ -61,7 +66,7 @@ class SafeSoftmax:
         x = widen(g, x if dtype is None else cast(g, x, dtype))
         top = call(g, "amax", x, _along(x, dim), True)
         e = call(g, "exp", sub(g, x, top))
-        rows = div(g, e, total(g, e, _along(x, dim), True))
+        rows = _shares(g, e, _along(x, dim))
         nothing = g.call("aten.eq.Scalar", top, -math.inf)
         return finish(g, node, where(g, nothing, 0.0, rows))
 

@@ -15,7 +15,7 @@ def decompose(graph: Graph) -> None:
     """t0 = _softmax(x, 1, False)
     -->
     t1 = amax(x, [1], True); t2 = sub(x, t1); t3 = exp(t2); t4 = sum(t3, [1], True)
-    t5 = div(t3, t4)"""
+    t5 = reciprocal(t4); t6 = mul(t3, t5)"""
     for _ in range(_LIMIT):
         if not any(_composite(node.op) for node in graph.nodes):
             return
