@@ -287,6 +287,16 @@ class SameObject(Check):
 
 
 @dataclass(frozen=True)
+class RefersTo(Check):
+    """The weak reference at the guard's source refers to the object at `other`."""
+
+    other: Source
+
+    def text(self, source: Source) -> str:
+        return f"{source}() is {self.other}"
+
+
+@dataclass(frozen=True)
 class Distinct(Check):
     """The object at the guard's source is not the object at `other`."""
 

@@ -243,6 +243,10 @@ class Assembler:
         else:
             self.emit("AMBIENT", object=(AMBIENT[check.name], check.value))
 
+    def refers_to(self, source: Source, check: C.RefersTo) -> None:
+        registers = [self.load(source), self.load(check.other)]
+        self.predicates.append((self.current, _refers_to, registers))
+
     # ---- relations of sizes
 
     def holds(self, source: Source, check: C.Holds) -> None:
@@ -310,6 +314,10 @@ class Assembler:
         return self.operation(atom.kind.upper(), a, b)
 
 
+def _refers_to(reference: Any, object: Any) -> bool:
+    return reference() is object
+
+
 LOADS: dict[type, Callable[[Assembler, Any], tuple[str, int, Any]]] = {
     S.Local: Assembler.slot,
     S.Held: lambda asm, source: ("HELD", 0, source.object),
@@ -344,6 +352,7 @@ CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
     C.MethodIs: lambda asm, source, check: asm.simple("METHOD", source, object=check.object),
     C.TensorMatches: Assembler.tensor,
     C.SameObject: lambda asm, source, check: asm.relation("SAME", source, check.other),
+    C.RefersTo: Assembler.refers_to,
     C.Distinct: lambda asm, source, check: asm.relation("DISTINCT", source, check.other),
     C.NoOverlap: Assembler.no_overlap,
     C.Apart: Assembler.apart,

@@ -123,15 +123,19 @@ _TRAITS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def _seen(base: torch.Tensor, shape: Any, strides: Any, offset: int, dtype: Any) -> torch.Tensor:
     if base.dtype == dtype:
         return torch.as_strided(base, shape, strides, offset)
-    if base.dtype.is_complex == dtype.is_complex:
-        typed = base.view(dtype)
-        fits = typed.shape == tuple(shape) and typed.stride() == tuple(strides)
-        fits = fits and typed.storage_offset() == offset
-        return typed if fits else torch.as_strided(typed, shape, strides, offset)
-    if base.is_complex():  # the views that autograd knows
+    if base.is_complex() and dtype is base.dtype.to_real():  # the views that autograd knows
         return torch.as_strided(torch.view_as_real(base), shape, strides, offset)
-    pairs = torch.as_strided(base, (*shape, 2), (*(2 * s for s in strides), 1), 2 * offset)
-    return torch.view_as_complex(pairs)
+    if dtype.is_complex and base.dtype is dtype.to_real():
+        pairs = torch.as_strided(base, (*shape, 2), (*(2 * s for s in strides), 1), 2 * offset)
+        return torch.view_as_complex(pairs)
+    return torch.as_strided(_all_memory(base).view(dtype), shape, strides, offset)
+
+
+def _all_memory(base: torch.Tensor) -> torch.Tensor:
+    """The storage of `base` from its start, as far as it holds whole elements of any dtype."""
+    bytes_ = base.untyped_storage().nbytes()
+    widest = 16 if bytes_ % 16 == 0 else base.element_size()
+    return torch.as_strided(base, (bytes_ // widest * widest // base.element_size(),), (1,), 0)
 
 
 def _bind(node: Node, result: Any, values: dict[Value, Any], sizes: dict[str, Any]) -> set[str]:

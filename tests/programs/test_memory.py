@@ -187,3 +187,24 @@ def test_an_argument_that_only_shows_its_memory_anew_behind_one_that_is_unused()
         return [z, y]
 
     check_memory(turn, lambda: [torch.randn(2, 3), torch.randn(3, 4), torch.randn(4, 5)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.float64, torch.uint8])
+def test_complex_numbers_seen_as_others(dtype: torch.dtype) -> None:
+    def of_argument(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [x.view(dtype), x.view(dtype)[1:]]
+
+    def of_result(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        z = x * 2
+        return [z.view(dtype)[..., 1:], z, z[0].view(dtype)]
+
+    def to_complex(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [y.view(torch.complex64), y.view(torch.complex64)[1]]
+
+    def make() -> list[torch.Tensor]:
+        return [torch.randn(4, 3, dtype=torch.complex64), torch.arange(24.0).view(4, 6).to(dtype)]
+
+    check_memory(of_argument, make, breaks=None)
+    check_memory(of_result, make, breaks=None)
+    if dtype is not torch.uint8 and dtype is not torch.int16:
+        check_memory(to_complex, make, breaks=None)

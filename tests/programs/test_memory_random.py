@@ -84,7 +84,7 @@ PAIRS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "scaled": lambda a, b: b.mul_(a[:1]),
     "part": lambda a, b: a[:2].copy_(b[:2]),
     "chosen": lambda a, b: a.__setitem__(b > 0, 3),
-    "scattered": lambda a, b: a.masked_scatter_(b > 1, b),
+    "scattered": lambda a, b: a.masked_scatter_(b > 1, b.clone()),
     "sum": lambda a, b: a + b,
     "stacked": lambda a, b: torch.cat([a, b]),
 }

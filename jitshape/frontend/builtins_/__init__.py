@@ -10,6 +10,7 @@ from jitshape.frontend.builtins_ import (  # noqa: F401
     mappings,
     numbers,
     objects,
+    references,
     remembered,
     sequences,
     sets,

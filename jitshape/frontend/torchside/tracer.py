@@ -22,6 +22,7 @@ import jitshape.ir.lending
 import jitshape.ir.literals
 import jitshape.ir.metadata
 import jitshape.ir.readings
+import jitshape.ir.recurrent
 import jitshape.ir.shapes
 import jitshape.ir.statistics
 import jitshape.ir.symbolic_index  # noqa: F401  registers indexing

@@ -16,6 +16,7 @@ from jitshape.ir.ops import (  # noqa: F401
     random,
     reductions,
     refusals,
+    rnn,
     softmax,
     views,
 )
