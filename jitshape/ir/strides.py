@@ -296,12 +296,35 @@ def format_strides(env: Any, shape: Shape, strides: Shape, memory_format: Any) -
 
 
 def suggested_format(shape: Shape, strides: Shape) -> Any:
-    """torch.channels_last(_3d) where the strides have that order and not row-major, else
-    torch.contiguous_format."""
+    """torch.channels_last(_3d) where the strides have that order, with gaps or without, and not
+    row-major, else torch.contiguous_format."""
     if len(shape) in CHANNELS_LAST_ORDER and not is_contiguous(shape, strides):
-        if is_channels_last(shape, strides):
+        if is_channels_last(shape, strides) or _has_channels_inside(shape, strides):
             return CHANNELS_LAST_FORMAT[len(shape)]
     return torch.contiguous_format
+
+
+def _has_channels_inside(shape: Shape, strides: Shape) -> bool:
+    """Whether the strides grow from the channels over the pixels to the images."""
+    if strides[1] == 0 or 0 in shape:
+        return False
+    reach: Size = 0
+    for dim in CHANNELS_LAST_ORDER[len(shape)]:
+        if type(shape[dim]) is int and shape[dim] == 1:
+            continue
+        if not _at_least(strides[dim], reach):
+            return False
+        reach = strides[dim] * shape[dim]
+    return True
+
+
+def _at_least(a: Size, b: Size) -> bool:
+    """Whether a >= b at all sizes of at least 2."""
+    if type(a) is int and type(b) is int:
+        return a >= b
+    a, b = generic(a), generic(b)
+    algebra = (a if type(a) is IntExpr else b).algebra  # type: ignore[union-attr]
+    return a is b or _lower_bound(algebra, a - b) >= 0
 
 
 # ---- views

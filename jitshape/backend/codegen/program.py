@@ -271,13 +271,13 @@ class ProgramWriter:
         told = frozenset(new_symbols(node))
         if told:
             self._bind_results(node, set(told))
-        if node.op not in OPS:
+        if node.op not in OPS or OPS[node.op].attributes.get("layout_varies"):
             self._check_layout(node)
         if told:
             self._assert()
 
     def _check_layout(self, node: Node) -> None:
-        """Results of an op without a rule get the strides that the graph has for them."""
+        """Results get the strides that the graph has for them, where no rule is sure of them."""
         self._help("with_strides")
         for out in node.outs:
             if isinstance(out.type, TensorType) and out.type.ndim > 1:

@@ -13,8 +13,8 @@ from jitshape.ir.symint import Size
 from jitshape.ir.types import TensorType
 
 
-def extern(*names: str) -> Any:
-    return op(*names, family="extern")
+def extern(*names: str, **attributes: Any) -> Any:
+    return op(*names, family="extern", **attributes)
 
 
 def _inner(env: Any, name: str, a: Any, b: Any, x: Size, y: Size) -> None:
@@ -140,9 +140,9 @@ def _convolved(env: Any, x: Size, k: Size, stride: Any, pad: Any, dilation: Any)
     return env.floordiv(x + 2 * pad - dilation * (k - 1) - 1, stride) + 1
 
 
-@extern("aten.convolution.default")
+@extern("aten.convolution.default", layout_varies=True)
 class Convolution:
-    """Channels-last where the input or the weight is."""
+    """Channels-last where the input or the weight is; some of ATen's back ends differ."""
 
     def type(env, x, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
         spatial = x.type.ndim - 2
@@ -180,7 +180,7 @@ class Convolution:
         return [(row, {})]
 
 
-@extern("aten.convolution_backward.default")
+@extern("aten.convolution_backward.default", layout_varies=True)
 class ConvolutionBackward:
     def type(
         env, grad, x, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,

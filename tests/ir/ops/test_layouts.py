@@ -43,6 +43,9 @@ def laid_out(x: torch.Tensor, choose: random.Random, kinds: tuple[str, ...]) -> 
     if kind == "gaps" and x.ndim:
         room = x.new_zeros((*x.shape[:-1], 2 * x.shape[-1]))
         return room[..., ::2].copy_(x)
+    if kind == "images" and x.ndim == 4:
+        room = x.new_zeros((x.shape[0], *x.shape[2:], 2 * x.shape[1]))
+        return room[..., : x.shape[1]].permute(0, 3, 1, 2).copy_(x)
     if kind == "offset":
         room = x.new_zeros(x.numel() + 3)
         return room[3:].view(x.shape).copy_(x)
@@ -53,7 +56,9 @@ def laid_out(x: torch.Tensor, choose: random.Random, kinds: tuple[str, ...]) -> 
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name not in DIFFERENT])
 def test_types_of_operands_laid_out_at_random(name: str, symbolic: bool) -> None:
     definition, choose = OPS[name], random.Random(name)
-    kinds = LAYOUTS if symbolic else (*LAYOUTS, "gaps")  # symbolic gaps are numbers in the tests
+    kinds = (
+        LAYOUTS if symbolic else (*LAYOUTS, "gaps", "images")
+    )  # symbolic gaps are numbers in the tests
     for args, kwargs in definition.samples() * ROUNDS:
         if len(args) > len(schema_of(name) or args):
             continue
