@@ -45,10 +45,12 @@ ARITHMETIC = frozenset(
 
 
 def family(node: Node) -> str:
-    """The family of the node's op; an op without a block, or a view as another dtype, is an
-    extern call."""
+    """The family of the node's op; an op without a block, a view as another dtype, or what a
+    block leaves to ATen, is an extern call."""
     definition = OPS.get(node.op)
     if definition is None:
+        return "extern"
+    if definition.has("left_to_aten") and definition.left_to_aten(*node.args):
         return "extern"
     if definition.family != "view" and not all(map(_has_arithmetic, (*node.inputs(), *node.outs))):
         return "extern"

@@ -1,7 +1,8 @@
 """Pooling and resampling of images.
 
-Windows of static size are unrolled: an output element, or a gradient of an input element, is an
-expression over the elements in reach.  Invariant: layouts as ATen's (channels-last is kept).
+Small windows are unrolled: an output element, or a gradient of an input element, is an expression
+over the elements in reach.  Large ones are left to ATen.  Invariant: layouts as ATen's
+(channels-last is kept).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import format_strides, suggested_format
 from jitshape.ir.symint import Size, sym_max, sym_min
 from jitshape.ir.types import TensorType
+
+MOST_UNROLLED = 32  # elements of a window
 
 
 def _pair(x: Any, default: tuple[int, int] = (0, 0)) -> tuple[Any, Any]:
@@ -56,6 +59,11 @@ class Windows(NamedTuple):
             reach = self.dilation[d] * (self.kernel[d] - 1) + 1
             room = size + 2 * self.padding[d] - reach + (self.stride[d] - 1) * self.ceil
             require(env, compare("ge", room, 0), "Output size is too small")
+
+    @property
+    def large(self) -> bool:
+        """Whether an expression over all elements would be too long."""
+        return self.kernel[0] * self.kernel[1] > MOST_UNROLLED
 
     def elements(self) -> Iterator[tuple[int, int]]:
         for kh in range(self.kernel[0]):
@@ -163,6 +171,7 @@ class _Maxima:
             ((last, [3, 3], [2, 2], [1, 1]), {}),
             ((x, [3, 2], [2, 2], [1, 0], [2, 1], True), {}),
             ((x[0], [2, 2], [1, 1]), {}),
+            ((x, [6, 7], [1, 2], [2, 3]), {}),
         ]
 
 
@@ -196,14 +205,30 @@ class MaxPool:
         return [_pooled(env, x, w), _pooled(env, x, w, torch.int64)]
 
     def decompose(g, node, x, *args):
+        if windows(*args).large:
+            return g.call("jitshape.large_max_pool2d", x, *args)
         names = ("jitshape.max_pool2d", "jitshape.max_pool2d_places")
         return tuple(g.call(name, x, *args) for name in names)
+
+
+@op("jitshape.large_max_pool2d.default", family="extern", base=_Maxima)
+class LargeMaxPool:
+    type = MaxPool.type
+
+    def run(*args):
+        return torch.ops.aten.max_pool2d_with_indices(*args)
+
+    def samples():
+        return [((torch.randn(2, 3, 14, 15), [9, 7], [1, 1], [4, 3]), {})]
 
 
 @index_op("aten.max_pool2d_with_indices_backward.default")
 class MaxPoolBackward:
     def type(env, grad, x, *args):
         return _image(env, x, *x.type.shape[-2:])
+
+    def left_to_aten(grad, x, *args):
+        return windows(*args[:-1]).large
 
     def source(b, index, load, grad, x, kernel_size, stride, padding, dilation, ceil_mode, places):
         w = windows(kernel_size, stride, padding, dilation, ceil_mode)
@@ -282,6 +307,9 @@ class AvgPool:
     def type(env, x, *args):
         return _pooled(env, x, means(*args).windows)
 
+    def left_to_aten(x, *args):
+        return means(*args).windows.large
+
     def source(b, index, load, x, *args):
         m = means(*args)
         w, (*lead, i, j), sizes = m.windows, index, x.type.shape[-2:]
@@ -305,6 +333,7 @@ class AvgPool:
             ((x, [3, 2], [2, 2], [1, 1], True, False), {}),
             ((x, [3, 3], [2, 2], [1, 1], True, True), {}),
             ((x[0], [2, 2], [1, 1], [0, 0], False, True, 3), {}),
+            ((x, [6, 7], [1, 2], [2, 3]), {}),
         ]
 
 
@@ -312,6 +341,9 @@ class AvgPool:
 class AvgPoolBackward:
     def type(env, grad, x, *args):
         return _image(env, x, *x.type.shape[-2:])
+
+    def left_to_aten(grad, x, *args):
+        return means(*args).windows.large
 
     def source(b, index, load, grad, x, *args):
         m = means(*args)

@@ -16,6 +16,7 @@ the defaults.  What a block may define (all static methods):
     index(b, index, x, *args)       view family: maps an index tuple of the output to one of `x`
     reduce = "sum" | ...            reduction family: combine op; `prepare(b, x, ...)` runs on the
         element before, `finish(b, acc, count, ...)` on the result
+    left_to_aten(*args) -> bool     whether this call has no kernel, but is one of ATen's
     pieces(*args) -> (part, place)s index family: the arguments that make up the result, each
         with the map from its indices to the result's
     combine, dimension(x, dim)      scan family: the op that joins the total and an element; the

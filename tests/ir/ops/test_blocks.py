@@ -184,3 +184,15 @@ def test_no_block_shadows_a_composite():
         if name.startswith("aten."):
             op = definition.torch_op.name()
             assert not has(op, composite) or has(op, backend), name
+
+
+def test_in_place_ops_take_what_their_pure_ops_take():
+    def positional(definition):
+        arguments = definition.torch_op._schema.arguments
+        return [str(a.type) for a in arguments if not a.kwarg_only]
+
+    for definition in [d for d in OPS.values() if d.mutates]:
+        pure = OPS[definition.block.functional]
+        if pure.name.startswith("aten."):
+            taken, given = positional(pure), positional(definition)
+            assert given[: len(taken)] == taken, (definition.name, pure.name)

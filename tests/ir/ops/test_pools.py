@@ -37,3 +37,27 @@ def test_program(name):
         torch.testing.assert_close(y.grad, x.grad)
     stats = jitshape.stats()
     assert stats["compiles"] == 1 and not stats["fallbacks"]
+
+
+LARGE = {
+    "max": lambda x: F.max_pool2d(x, 9, 1, 4),
+    "max with places": lambda x: F.max_pool2d(x, (7, 6), 2, 3, return_indices=True)[0],
+    "mean": lambda x: F.avg_pool2d(x, 7, 2, 3, count_include_pad=False),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_windows_are_calls_of_aten(name):
+    function = LARGE[name]
+    jitshape.reset()
+    compiled = jitshape.compile(function, fullgraph=True)
+    for n in (12, 15, 18):
+        x = torch.randn(2, 3, n, n, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        found, expected = compiled(x), function(y)
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(x.grad, y.grad)
+    assert jitshape.stats()["extern_ops"]
+    assert not jitshape.stats()["fallbacks"]
