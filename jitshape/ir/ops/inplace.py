@@ -15,8 +15,6 @@ NAMED = {
     "aten.zero_.default": "aten.zero.default",
     "aten.fill_.Scalar": "aten.fill.Scalar",
     "aten.fill_.Tensor": "aten.fill.Tensor",
-    "aten.pow_.Scalar": "aten.pow.Tensor_Scalar",  # pow.Scalar is a number to a tensor's power
-    "aten.pow_.Tensor": "aten.pow.Tensor_Tensor",
     "aten.bernoulli_.Tensor": "aten.bernoulli.Tensor",
     "aten.normal_.default": "aten.normal_functional.default",
     "aten.uniform_.default": "aten.uniform.default",
