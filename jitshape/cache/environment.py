@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import sys
+import time
+from contextlib import suppress
 from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 
@@ -21,8 +23,10 @@ import torch
 import jitshape
 from jitshape.backend.host import host, llvm_version
 from jitshape.backend.runtime import openmp
+from jitshape.cache import files, folder
 from jitshape.cache.files import FORMAT_VERSION
 
+RACE = 10.0  # seconds
 SOURCES = (".py", ".pyc", ".c", ".h", ".so")
 # Settings of other projects that change what is compiled or computed.
 VARIABLES = (
@@ -34,14 +38,16 @@ VARIABLES = (
 )
 
 
-def environment_key() -> str:
-    """64 hexadecimal digits, the same in every process that may share entries with this one."""
-    return hashlib.sha256(json.dumps(environment_facts()).encode()).hexdigest()
+def environment_key(store: Path | None = None) -> str:
+    """64 hexadecimal digits, the same in every process that may share entries with this one.
+    `store`, a folder that can be trusted, saves reading all sources.  Raises OSError."""
+    return hashlib.sha256(json.dumps(environment_facts(store)).encode()).hexdigest()
 
 
-def environment_facts() -> dict[str, str]:
-    """What the key is made of, by name."""
-    return {**_lasting(), **dict(zip(VARIABLES, environment_settings()))}
+def environment_facts(store: Path | None = None) -> dict[str, str]:
+    """What the key is made of, by name.  Raises OSError."""
+    changing = dict(zip(VARIABLES, environment_settings()))
+    return {"jitshape": sources_digest(store), **_lasting(), **changing}
 
 
 def environment_settings() -> tuple[str, ...]:
@@ -55,7 +61,6 @@ def _lasting() -> dict[str, str]:
     processor = host()
     return {
         "format": str(FORMAT_VERSION),
-        "jitshape": sources_digest(),
         "python": f"{sys.version} {MAGIC_NUMBER.hex()} {sys.byteorder}",
         "torch": f"{torch.__version__} {torch.version.git_version} {torch.version.cuda}",
         "aten": torch.backends.cpu.get_cpu_capability(),
@@ -66,37 +71,84 @@ def _lasting() -> dict[str, str]:
     }
 
 
-def sources_digest() -> str:
-    """Of the content of jitshape's own files.  Raises OSError."""
+# ---- jitshape's own files
+
+
+def sources_digest(store: Path | None = None) -> str:
+    """Of their content.  `store` remembers it for files that have the same times, sizes and
+    inodes; a change within RACE seconds, which a coarse clock may hide, is not remembered.
+    Raises OSError."""
+    sources = _sources()
+    state = [(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in sources]
+    known = None if store is None else _Remembered(store, repr(state))
+    digest = None if known is None else known.read()
+    if digest is None:
+        digest = _digest([name for name, _ in sources])
+        newest = max((found.st_ctime for _, found in sources), default=0.0)
+        if known is not None and newest < time.time() - RACE:
+            known.write(digest)
+    return digest
+
+
+def _digest(names: list[str]) -> str:
     digest = hashlib.sha256()
-    for path in _sources():
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(_root())}\0{len(content)}\0".encode())
+    for name in names:
+        with open(os.path.join(_root(), name), "rb", buffering=0) as file:
+            content = file.readall()
+        digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
     return digest.hexdigest()
 
 
+class _Remembered:
+    """The digest of files in this state, in the store's folder."""
+
+    def __init__(self, store: Path, state: str) -> None:
+        self.folder, self.state = store, hashlib.sha256(state.encode()).hexdigest()
+        self.path = store / "sources"
+
+    def read(self) -> str | None:
+        try:
+            entry = files.parse(files.read(self.path)[0])
+        except (OSError, files.Damaged):
+            return None
+        same = entry.level == "sources" and entry.key == self.state
+        return entry.data.decode() if same else None
+
+    def write(self, digest: str) -> None:
+        entry = files.Entry("sources", self.state, digest, digest.encode())
+        with suppress(OSError):  # as where the store is not made yet
+            folder.write_whole(self.path, files.assemble(entry), self.folder)
+
+
 def sources_fault() -> str | None:
     """Why the files on disk may not be the code that runs here: they are not to be found, or one
-    changed after it was loaded, or its time lies ahead, which looks the same."""
-    for path in _sources():
-        if path.stat().st_ctime > jitshape.IMPORTED_AT:
-            return f"{path} changed after this process loaded jitshape"
-    return None if _sources() else f"the sources of jitshape are not in {_root()}"
+    changed after it was loaded, or its time lies ahead, which looks the same.  Raises OSError."""
+    sources = _sources()
+    for name, found in sources:
+        if found.st_ctime > jitshape.IMPORTED_AT:
+            return f"{name} changed after this process loaded jitshape"
+    return None if sources else f"the sources of jitshape are not in {_root()}"
 
 
-def _root() -> Path:
-    return Path(jitshape.__file__).parent
+def _root() -> str:
+    return os.path.dirname(jitshape.__file__)
 
 
-def _sources() -> list[Path]:
-    """What Python loads, and what it was built from."""
-    found: list[Path] = []
-    for folder, below, names in os.walk(_root()):
-        if "__pycache__" in below:
-            below.remove("__pycache__")
-        found += [Path(folder, name) for name in names if name.endswith(SOURCES)]
-    return sorted(found)
+def _sources() -> list[tuple[str, os.stat_result]]:
+    """What Python loads, and what it was built from, by their names below `_root()`."""
+    found: list[tuple[str, os.stat_result]] = []
+    folders = [""]
+    while folders:
+        below = folders.pop()
+        with os.scandir(os.path.join(_root(), below)) as entries:
+            for entry in entries:
+                name = f"{below}{entry.name}"
+                if entry.name.endswith(SOURCES):
+                    found.append((name, entry.stat()))
+                elif entry.name != "__pycache__" and entry.is_dir():
+                    folders.append(f"{name}/")
+    return sorted(found, key=lambda each: each[0])
 
 
 def _triton() -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from jitshape.cache import eviction, files, folder
@@ -28,10 +29,17 @@ class Store:
     """The entries of one environment in one folder.  Any number of threads and processes may use
     the folder at once; there is no state between calls but what was warned of."""
 
-    def __init__(self, root: Path, environment: str, limit: int = LIMIT) -> None:
-        """`root` is made when the first entry is written; `limit`: about how many bytes it may
-        hold."""
+    def __init__(
+        self,
+        root: Path,
+        environment: str,
+        limit: int = LIMIT,
+        when_made: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`root` is made, and `when_made` called, when the first entry is written; `limit`: about
+        how many bytes it may hold."""
         self.root, self.environment, self.limit = root, environment, limit
+        self.when_made = when_made
         self.unfinished = root / eviction.UNFINISHED
         self.writable = True
         self._warned: set[str] = set()
@@ -87,12 +95,15 @@ class Store:
         try:
             folder.write_whole(path, parts, self.unfinished)
         except FileNotFoundError:
+            new = not self.root.exists()
             for each in (self.root, self.unfinished, path.parent):
                 folder.make_folder(each)
             reason = trouble(self.root)  # the folders may have come from others meanwhile
             if reason is not None:
                 self._give_up("refused", reason)
                 return False
+            if new:
+                self.when_made()
             folder.write_whole(path, parts, self.unfinished)
         return True
 
@@ -159,12 +170,13 @@ def open_store() -> Store | None:
 
 
 def _open(root: Path) -> Store | None:
-    from jitshape.cache.environment import environment_key, sources_fault
+    from jitshape.cache.environment import environment_key, sources_digest, sources_fault
 
     try:
         reason = trouble(root) or sources_fault()
         if reason is None:
-            return Store(root, environment_key(), size_limit())
+            key, limit = environment_key(root), size_limit()
+            return Store(root, key, limit, when_made=lambda: sources_digest(root))
     except OSError as error:
         reason = f"is not used: {error}"
     logs.warn(f"the cache {reason}; {REMEDY}")

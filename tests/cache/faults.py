@@ -99,8 +99,8 @@ def block_a_folder(random: Random, store: Store, entries: list[Path]) -> None:
 
 
 @fault
-def spoil_the_tally(random: Random, store: Store, entries: list[Path]) -> None:
-    name = random.choice((eviction.TALLY, f"{eviction.TALLY}.lock"))
+def spoil_what_is_no_entry(random: Random, store: Store, entries: list[Path]) -> None:
+    name = random.choice((eviction.TALLY, f"{eviction.TALLY}.lock", "sources"))
     (store.root / name).unlink(missing_ok=True)
     random.choice((os.mkfifo, os.mkdir, lambda p: os.symlink("/dev/zero", p)))(store.root / name)
 

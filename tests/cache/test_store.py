@@ -102,7 +102,7 @@ def test_settings_are_part_of_the_environment(monkeypatch: pytest.MonkeyPatch) -
 def test_every_source_file_is_part_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environments, "_root", lambda: tmp_path)
+    monkeypatch.setattr(environments, "_root", lambda: str(tmp_path))
     digests = {environments.sources_digest()}
     (tmp_path / "part").mkdir()
     for name in ("a.py", "part/b.py", "part/c.so", "d.h"):
@@ -111,6 +111,47 @@ def test_every_source_file_is_part_of_the_environment(
             digests.add(environments.sources_digest())
     (tmp_path / "part/b.py").rename(tmp_path / "b.py")
     assert len({*digests, environments.sources_digest()}) == 10
+
+
+def test_the_digest_of_sources_is_remembered_until_one_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, kept = tmp_path / "sources", tmp_path / "store"
+    sources.mkdir()
+    kept.mkdir()
+    (sources / "a.py").write_text("1")
+    monkeypatch.setattr(environments, "_root", lambda: str(sources))
+    first = environments.sources_digest(kept)
+    assert list(kept.iterdir()) == []  # it may change yet in the same moment
+    monkeypatch.setattr(environments, "RACE", -1.0)
+    assert environments.sources_digest(kept) == first
+    with monkeypatch.context() as patch:
+        patch.setattr(environments, "_digest", None)  # fails where files are read
+        assert environments.sources_digest(kept) == first
+        (kept / "sources").write_bytes(b"damaged")
+        with pytest.raises(TypeError):
+            environments.sources_digest(kept)
+    assert environments.sources_digest(kept) == first
+    times = (sources / "a.py").stat()
+    (sources / "a.py").write_text("2")
+    os.utime(sources / "a.py", ns=(times.st_atime_ns, times.st_mtime_ns))
+    second = environments.sources_digest(kept)
+    assert second != first and environments.sources_digest() == second
+    (sources / "a.py").write_text("1")
+    assert environments.sources_digest(kept) == first
+
+
+def test_the_process_that_makes_the_folder_remembers_the_digest(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "RACE", -1.0)
+    first = open_store()
+    assert first is not None and not cache_dir.exists()
+    first.put("kernel", "k", b"x")
+    monkeypatch.setattr(environments, "_digest", None)
+    stores._opened = None
+    second = open_store()
+    assert second is not None and second.get("kernel", "k") == b"x"
 
 
 def test_sources_that_changed_while_the_process_runs_switch_it_off(
