@@ -161,6 +161,8 @@ class _Scheduler:
         for node in self.graph.nodes:
             if family(node) == "view" and not has_index_map(node.outs[0]):
                 self.required.add(root(node.outs[0]))
+            if reads_in_part(node):
+                self.required.update(v for v in map(root, node.inputs()) if is_looked_up(v))
         for output in self.graph.outputs:
             if isinstance(output, Value):
                 self.required.add(root(output))
@@ -399,6 +401,18 @@ class _Recorder:
         indirect = sum(bool(s.indirect) for s in scalars if isinstance(s, Load))
         positions = tuple(s.expr for s in scalars if isinstance(s, IndexValue))
         return weight + 2 * indirect, positions
+
+
+def reads_in_part(node: Node) -> bool:
+    """Whether elements of an operand may be left out, so that nobody computes them."""
+    part = node.op.split(".")[1] in ("slice", "select", "diagonal", "as_strided", "unfold")
+    return part or (family(node) == "index" and may_fail(node))
+
+
+def is_looked_up(value: Value) -> bool:
+    """Whether all of it must be computed, for what is raised where an index is out of range."""
+    node = value.node
+    return node is not None and family(node) == "index" and may_fail(node)
 
 
 def operand_index(algebra: Algebra, node: Node, space: Space, index: Index) -> Index:

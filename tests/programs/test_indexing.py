@@ -114,3 +114,34 @@ def test_views_of_a_size_that_specialises() -> None:
         return torch.meshgrid(x, x, indexing="ij"), torch.tensor(x.shape[0])
 
     check(f, *[(torch.randn(n),) for n in (3, 5, 8)], compiles=3)
+
+
+# What is found at an index is read in part, or not at all.
+UNREAD = {
+    "x[i]": lambda x, i: (x[i], x + 1)[1],
+    "gather": lambda x, i: (x.gather(0, i[:, None]), x + 1)[1],
+    "embedding": lambda x, i: (torch.nn.functional.embedding(i, x), x + 1)[1],
+    "index_select": lambda x, i: (x.index_select(0, i), x + 1)[1],
+    "index_put": lambda x, i: (x.index_put((i,), x[0]), x + 1)[1],
+    "scatter": lambda x, i: (x.scatter(0, i[:, None], 1.0), x + 1)[1],
+    "index_add": lambda x, i: (x.index_add(0, i, x[: i.shape[0]]), x + 1)[1],
+    "the first row": lambda x, i: torch.nn.functional.embedding(i, x)[:1] * 2,
+    "a row": lambda x, i: x.index_select(0, i)[0] + 1,
+    "a column": lambda x, i: x.gather(0, i[:, None]).select(0, 0) + 1,
+    "at another index": lambda x, i: torch.nn.functional.embedding(i, x)[i[:1] * 0] + 1,
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_an_index_tensor_out_of_range_fails_unread(name: str) -> None:
+    f, x = UNREAD[name], torch.arange(12.0).reshape(4, 3)
+    compiled = jitshape.compile(f)
+    for places in ([0, 1], [2, 0], [0, 9], [1, 1], [0, -9]):
+        i = torch.tensor(places)
+        try:
+            expected = f(x, i)
+        except (IndexError, RuntimeError) as error:
+            with pytest.raises(type(error), match=r"out of (bounds|range)"):
+                compiled(x, i)
+        else:
+            assert torch.equal(expected, compiled(x, i))
