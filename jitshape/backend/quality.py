@@ -105,7 +105,7 @@ def _quality(launcher: Launcher, target: str, aligned: bool) -> Quality:
     kernel, written = launcher.kernel, launcher.written
     binary, _, _ = compile_for(kernel, written, launcher.file, goal(target), aligned, False)
     nvidia = device.backend == "cuda"
-    registers, spilled = (_nvidia_use if nvidia else _amd_use)(binary.asm)
+    registers, spilled = (_nvidia_use if nvidia else _amd_use)(binary.asm, device.arch)
     text = binary.asm["ptx" if nvidia else "amdgcn"]
     widths = _ptx_widths(text) if nvidia else _amd_widths(text)
     shared, warps = binary.metadata.shared, binary.metadata.num_warps
@@ -124,22 +124,32 @@ def _quality(launcher: Launcher, target: str, aligned: bool) -> Quality:
     )
 
 
-def _nvidia_use(asm: dict[str, Any]) -> tuple[int, int]:
-    """(registers, bytes on the stack) of a cubin."""
+def _nvidia_use(asm: dict[str, Any], arch: int) -> tuple[int, int]:
+    """(registers, spilled bytes) of a cubin and the PTX that it is made of."""
     from triton.backends.nvidia import compiler
 
-    tool = Path(compiler.__file__).parent / "bin" / "cuobjdump"
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(asm["cubin"])
-        command = [str(tool), "--dump-resource-usage", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"REG:(\d+) STACK:(\d+)", done.stdout)
-    assert found is not None, done.stdout
-    return int(found[1]), int(found[2])
+        code, text = Path(folder, "kernel.cubin"), Path(folder, "kernel.ptx")
+        code.write_bytes(asm["cubin"])
+        tool = Path(compiler.__file__).parent / "bin" / "cuobjdump"
+        found = _printed([tool, "--dump-resource-usage", code], r"REG:(\d+) STACK:(\d+)")
+        if found[1] == 0:
+            return found[0], 0
+        text.write_text(asm["ptx"])  # the stack also serves calls, of divisions
+        name = f"--gpu-name={compiler.sm_arch_from_capability(arch)}"
+        command = [compiler.get_ptxas(arch).path, "-v", name, text, "-o", code]
+        return found[0], _printed(command, r"(\d+) bytes spill stores")[0]
 
 
-def _amd_use(asm: dict[str, Any]) -> tuple[int, int]:
+def _printed(command: Sequence[Any], pattern: str) -> list[int]:
+    """The numbers that `pattern` has in what the command prints."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True)
+    found = re.search(pattern, done.stdout + done.stderr)
+    assert found is not None, done
+    return list(map(int, found.groups()))
+
+
+def _amd_use(asm: dict[str, Any], arch: str) -> tuple[int, int]:
     """(vector registers, bytes of scratch) of a code object, by its metadata."""
 
     def number(name: str) -> int:

@@ -84,17 +84,16 @@ def test_occupancy(target, registers, shared, warps, expected):
 
 def test_spills_are_seen(tmp_path: Path):
     launcher = Launcher(kernels.softmax())
+    kernel, written = launcher.kernel, launcher.written
     goal = quality.goal("sm_90")
-    binary = quality.compile_for(
-        launcher.kernel, launcher.written, launcher.file, goal, True, False
-    )[0]
+    asm = dict(quality.compile_for(kernel, written, launcher.file, goal, True, False)[0].asm)
+    asm["ptx"] = asm["ptx"].replace(".reqntid", ".maxnreg 24\n.reqntid")
     text, out = tmp_path / "kernel.ptx", tmp_path / "kernel.cubin"
-    text.write_text(binary.asm["ptx"].replace(".reqntid", ".maxnreg 24\n.reqntid"))
-    tool = nvidia.get_ptxas(90).path
-    arch = nvidia.sm_arch_from_capability(90)
-    command = [tool, f"--gpu-name={arch}", str(text), "-o", str(out)]
+    text.write_text(asm["ptx"])
+    arch = f"--gpu-name={nvidia.sm_arch_from_capability(90)}"
+    command = [nvidia.get_ptxas(90).path, arch, str(text), "-o", str(out)]
     subprocess.run(command, check=True, capture_output=True)
-    registers, spilled = quality._nvidia_use({"cubin": out.read_bytes()})
+    registers, spilled = quality._nvidia_use(asm | {"cubin": out.read_bytes()}, 90)
     assert registers <= 24 and spilled > 0
 
 
