@@ -386,6 +386,9 @@ def _attention_by_definition(
 ) -> Any:
     """softmax(q k^T scale + mask) v; a row that is masked whole gives zeros.  Half of the scale
     goes to each factor, as in ATen: where the softmax saturates, gradients show the difference."""
+    dtype = q.dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        q, k, v = (t.float() for t in (q, k, v))
     root = q.size(-1) ** -0.25 if scale is None else abs(scale) ** 0.5
     left = -root if scale is not None and scale < 0 else root
     scores = matmul(q * left, k.transpose(-2, -1) * root)
@@ -399,7 +402,7 @@ def _attention_by_definition(
     if mask is not None:
         empty = (scores == float("-inf")).all(-1, keepdim=True)
         weights = weights.masked_fill(empty, 0.0)
-    return matmul(dropout_always(weights, dropout_p), v)
+    return matmul(dropout_always(weights, dropout_p), v).to(dtype)
 
 
 def dropout_always(x: Any, p: float) -> Any:

@@ -166,12 +166,15 @@ def _channels(g: Any, x: Value, ndim: int) -> Value:
     return view(g, x, [x.type.shape[0]] + [1] * (ndim - 2)) if ndim > 2 else x
 
 
-def _batch_norm_types(env, x, weight, bias, training):
+def _batch_norm_types(env, x, parameters, training):
+    """On the CPU the statistics are of the parameters' dtype, on GPUs f32 or wider."""
     layout = suggested_format(x.type.shape, x.type.strides)
     strides = format_strides(env, x.type.shape, x.type.strides, layout)
     out = TensorType(x.type.shape, strides, x.type.dtype, x.type.device)
-    wide = torch.float32 if x.type.dtype in (torch.float16, torch.bfloat16) else x.type.dtype
-    stat = fresh((x.type.shape[1],) if training else (0,), wide, x.type.device)
+    dtype = statistics_dtype(x, *parameters)
+    if x.type.device.type != "cpu" and dtype in (torch.float16, torch.bfloat16):
+        dtype = torch.float32
+    stat = fresh((x.type.shape[1],) if training else (0,), dtype, x.type.device)
     return [out, stat, stat]
 
 
@@ -182,7 +185,8 @@ class BatchNormFunctional:
     @staticmethod
     def type(env, x, weight, bias, running_mean, running_var, training, momentum, eps):
         running = [running_mean and running_mean.type, running_var and running_var.type]
-        return _batch_norm_types(env, x, weight, bias, training) + running
+        parameters = (weight, bias, running_mean, running_var)
+        return _batch_norm_types(env, x, parameters, training) + running
 
     @staticmethod
     def decompose(g, node, x, weight, bias, running_mean, running_var, training, momentum, eps):
@@ -201,7 +205,7 @@ class BatchNormFunctional:
                 if old is not None:
                     mixed = add(g, mul(g, widen(g, old), 1 - momentum), mul(g, new, momentum))
                     running[i] = cast(g, mixed, old.type.dtype)
-            saved = [flat_mean, flat_rstd]
+            saved = [finish(g, node, v, i) for i, v in ((1, flat_mean), (2, flat_rstd))]
         else:
             centered = sub(g, wide, _channels(g, widen(g, running_mean), x.type.ndim))
             flat_rstd = call(g, "rsqrt", add(g, widen(g, running_var), eps))
@@ -237,7 +241,7 @@ class BatchNorm:
 
     @staticmethod
     def type(env, x, weight, bias, running_mean, running_var, training, momentum, eps):
-        return _batch_norm_types(env, x, weight, bias, training)
+        return _batch_norm_types(env, x, (weight, bias, running_mean, running_var), training)
 
     @staticmethod
     def writes(args):
@@ -256,7 +260,7 @@ class BatchNormWithoutStatistics:
 
     @staticmethod
     def type(env, x, weight, bias, training, momentum, eps):
-        return _batch_norm_types(env, x, weight, bias, training)
+        return _batch_norm_types(env, x, (weight, bias), training)
 
     @staticmethod
     def decompose(g, node, x, weight, bias, training, momentum, eps):
@@ -272,7 +276,7 @@ class BatchNormWithoutStatistics:
 class BatchNormNoTraining:
     @staticmethod
     def type(env, x, weight, bias, running_mean, running_var, momentum, eps):
-        return _batch_norm_types(env, x, weight, bias, False)
+        return _batch_norm_types(env, x, (weight, bias, running_mean, running_var), False)
 
     @staticmethod
     def decompose(g, node, x, weight, bias, mean, var, momentum, eps):
@@ -291,7 +295,7 @@ class BatchNormBackward:
     def type(
         env, grad, x, weight, running_mean, running_var, mean, invstd, train, eps, output_mask
     ):
-        input_ = _batch_norm_types(env, x, weight, None, True)[0]
+        input_ = _batch_norm_types(env, x, (), True)[0]
         dtype = weight.type.dtype if weight is not None else x.type.dtype
         parameter = fresh((x.type.shape[1],), dtype, x.type.device)
         return _masked_types(output_mask, input_, parameter, parameter)

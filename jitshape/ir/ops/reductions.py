@@ -245,7 +245,8 @@ def _norm(g, x, p, dim, keepdim, dtype):
     if p == -math.inf:
         return g.call("aten.amin", size, dims, keepdim)
     if p == 0:
-        counted = g.call("aten._to_copy", g.call("aten.ne.Scalar", size, 0), dtype=dtype)
+        ones = g.call("aten.ne.Scalar", size, 0)
+        counted = g.call("aten._to_copy", ones, dtype=to_real(dtype))
         return g.call("aten.sum.dim_IntList", counted, dims, keepdim)
     powers = size if p == 1 else g.call("aten.pow.Tensor_Scalar", size, p)
     total = g.call("aten.sum.dim_IntList", powers, dims, keepdim)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import jitshape
 from jitshape.ir.evaluate import evaluate
 from jitshape.ir.graph import Graph, Node, map_leaves
 from jitshape.ir.ops import attention, losses, normalization, softmax  # noqa: F401
@@ -111,3 +112,29 @@ def test_attention_without_the_fused_kernel(monkeypatch):
             found = attention.SDPABackward.run(grad, q, k, v, *fused, *rest)
         torch.testing.assert_close(found, expected)
         assert [x.stride() for x in found] == [x.stride() for x in expected]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_without_batches_of_heads(dtype, causal):
+    """Saturated scores, where low precision or another order of factors would show."""
+
+    def f(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    compiled = jitshape.compile(f, dynamic=True, fullgraph=True)
+    for rows in (3, 5):
+        q, k, v = ((torch.randn(4, n, 8) * 6).to(dtype) for n in (rows, 6, 6))
+        torch.testing.assert_close(compiled(q, k, v), f(q, k, v))
+
+
+def test_statistics_of_batch_norm_have_the_dtype_of_the_parameters():
+    def f(x, weight, mean):
+        return torch.native_batch_norm(x, weight, weight, mean, mean, True, 0.1, 1e-5)
+
+    x = torch.randn(4, 3, 5)
+    for dtype, parameters in ((torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32)):
+        row = x.to(dtype), torch.ones(3, dtype=parameters), None
+        for args in (row, (row[0], None, torch.ones(3, dtype=parameters))):
+            got, expected = jitshape.compile(f)(*args), f(*args)
+            assert [t.dtype for t in got] == [t.dtype for t in expected]
