@@ -35,6 +35,7 @@ from jitshape.frontend.torchside.autograd_functions import function_behind
 from jitshape.frontend.torchside.called_back import program_ended
 from jitshape.frontend.torchside.freed import shared_frees
 from jitshape.frontend.torchside.hooks import check_hooked
+from jitshape.frontend.torchside.leaves import check_leaves
 from jitshape.frontend.torchside.memory import memory_guards
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.torchside.varying import symbolic_numbers, varying_slots
@@ -173,7 +174,9 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     """The recorded graph with its outputs, and backward behind it where one requires grad."""
     trace = captured.tracer.trace
     graph = trace.graph
-    check_hooked(captured.machine, [k.tensor for k in keys if isinstance(k, TensorValue)])
+    results = [key.tensor for key in keys if isinstance(key, TensorValue)]
+    check_hooked(captured.machine, results)
+    check_leaves(captured.machine, results)
     tracked = differentiated(captured, keys)
     graph.outputs = [*map(output_of(trace, tracked), keys)]
     graph.returned = len(keys)

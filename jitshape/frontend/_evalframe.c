@@ -31,6 +31,8 @@
 static PyMethodDef methods[] = {
     {"set_tensor_layout", set_tensor_layout, METH_VARARGS,
      "set_tensor_layout(tensor_type, fields, direct, offsets)"},
+    {"set_view_class", set_view_class, METH_VARARGS,
+     "set_view_class(class, answer): addresses of a view's autograd record's class and method"},
     {"set_thread_state", set_thread_state, METH_VARARGS,
      "set_thread_state(library, autograd_symbol, keys_symbol, autograd_byte) -> found"},
     {"thread_state", thread_state, METH_NOARGS,

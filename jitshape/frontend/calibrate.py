@@ -13,6 +13,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,12 @@ DEVICE_TYPES = (  # order of c10::DeviceType
     "cpu cuda mkldnn opengl opencl ideep hip fpga maia xla vulkan metal xpu mps meta hpu ve lazy "
     "ipu mtia privateuseone"
 ).split()
+# The classes of autograd's record of a tensor, and of a view; the method that a view overrides.
+RECORDS = (
+    "_ZTVN5torch8autograd12AutogradMetaE",
+    "_ZTVN5torch8autograd22DifferentiableViewMetaE",
+)
+REQUIRES_GRAD = 1
 AUTOGRAD_STATE = "_ZN3c1013AutogradState13get_tls_stateEv"
 LOCAL_KEYS = "_ZN3c104impl26raw_local_dispatch_key_setE"
 MODE_READERS = (  # library, symbol
@@ -162,6 +169,20 @@ def find_offsets() -> tuple[int, ...]:
     )
 
 
+def find_view_class() -> tuple[int, int]:
+    """The class that the autograd record of a view names, and its answer to "requires grad?": the
+    first method in which it differs from the record of other tensors."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    plain, view = (
+        ctypes.addressof(ctypes.c_void_p.in_dll(library, name)) + 2 * WORD for name in RECORDS
+    )
+    methods = list(zip(words(plain, 4), words(view, 4)))
+    first = next(i for i, (a, b) in enumerate(methods) if a != b)
+    if first != REQUIRES_GRAD:
+        raise NotFound("method of a view's autograd record")
+    return view, methods[first][1]
+
+
 # ---- proof
 
 
@@ -185,8 +206,16 @@ def specimens() -> list[torch.Tensor]:
         *(leaf, leaf * 2, (leaf * 2).detach(), leaf.t(), leaf.data, torch.nn.Parameter(kinds[2])),
         *(sample(0), sample(), sample(2, 1, 2, 1, 2, 3).transpose(0, 5)),
         *(sample(1, 2, 3, 4, 5)[..., 2:], sample(3).expand(4, 3), inference),
+        _view_of_later_leaf(),
         *(sample(4, 6, device="meta"), sample(3, dtype=torch.complex64).conj()),
     ]
+
+
+def _view_of_later_leaf() -> torch.Tensor:
+    base = sample(4, 6)
+    view = base[1:]
+    base.requires_grad_()
+    return view
 
 
 def prove() -> None:
@@ -212,9 +241,10 @@ def install() -> bool:
     try:
         with gradients():
             _evalframe.set_tensor_layout(torch.Tensor, fields, True, find_offsets())
+            _evalframe.set_view_class(*find_view_class())
             prove()
         direct = True
-    except (NotFound, ValueError, IndexError):
+    except (NotFound, ValueError, IndexError, OSError, StopIteration):
         _evalframe.set_tensor_layout(torch.Tensor, fields, False, (0,) * 12)
         direct = False
     install_ambient()

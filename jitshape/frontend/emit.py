@@ -71,6 +71,7 @@ class Emitter:
         """`code` is the user's: its name, file and lines are what tracebacks show."""
         self.code = code
         self.body: list[Instr | Label] = []
+        self._first: list[Instr | Label] = []
         self.outputs: dict[Hashable, str] = {}  # graph output key -> local, in graph order
         self._arguments: dict[Source, str] = {}
         self._values: dict[int, tuple[Value, str]] = {}
@@ -216,6 +217,12 @@ class Emitter:
             self.op("LOAD_CONST", None)
             self.store(name)
 
+    def before_graph(self, write: Callable[[Emitter], None]) -> None:
+        """What `write` emits runs before the graph."""
+        body, self.body = self.body, []
+        write(self)
+        self._first, self.body = [*self._first, *self.body], body
+
     # ---- the end
 
     def finish(
@@ -229,6 +236,7 @@ class Emitter:
         body, self.body = self.body, []
         self.line(self.code.co_firstlineno)
         self.op("RESUME", 0)
+        self.body += self._first
         if graph is not None:
             self.call(graph, *(lambda s=s: self.source(s) for s in inputs))
             self._unpack_outputs()

@@ -48,9 +48,11 @@ class GradientSlot(Value):
 
 
 def read_gradient(m: Machine, tensor: TensorValue) -> Value:
-    """`tensor.grad` of a tensor that exists outside."""
+    """`tensor.grad` of a tensor that exists outside, or of a leaf that the program made."""
     if tensor.gradient is not None:
         return tensor.gradient.value
+    if tensor.real is None:
+        return m.const(None)
     _note(m, tensor)
     assert tensor.real is not None and tensor.source is not None
     return m.wrap(tensor.real.grad, Getter(tensor.source, "grad"))
@@ -58,19 +60,22 @@ def read_gradient(m: Machine, tensor: TensorValue) -> Value:
 
 def write_gradient(m: Machine, tensor: TensorValue, value: Value) -> None:
     """`tensor.grad = value`."""
-    if tensor.source is None:
+    own = any(tensor is leaf for leaf, _ in m.tracer.made_leaves)
+    if tensor.source is None and not own:
         raise Break("tensor_attribute", "assignment to .grad of a tensor of the graph")
     if isinstance(value, TensorValue):
-        own, new = tensor.tensor.value.type, value.tensor.value.type
-        if (own.shape, own.dtype, own.device) != (new.shape, new.dtype, new.device):
+        old, new = tensor.tensor.value.type, value.tensor.value.type
+        if (old.shape, old.dtype, old.device) != (new.shape, new.dtype, new.device):
             raise Break("tensor_attribute", "assignment of a .grad unlike its tensor")
     elif not (value.is_constant() and value.constant() is None):
         raise Break("tensor_attribute", "assignment to .grad of what is no tensor")
-    _note(m, tensor)
-    m.mutated()
+    if not own:
+        _note(m, tensor)
+    m.mutated(tensor)
     if tensor.gradient is None:
         tensor.gradient = GradientSlot(tensor, value)
-        m.effects.touch(tensor.gradient)
+        if not own:
+            m.effects.touch(tensor.gradient)
     tensor.gradient.value = value
 
 
@@ -245,18 +250,22 @@ def _tangents(
 
 def _leaves(m: Machine, roots: Sequence[TensorValue]) -> list[TensorValue]:
     """The leaves that a backward from `roots` accumulates into, in the order of the inputs."""
-    reached = {id(variable) for variable in _variables([root.tensor for root in roots])}
+    reached = {id(variable) for variable in variables_behind([root.tensor for root in roots])}
     found = []
     for entry in m.tracer.inputs:
         if id(entry.tensor) in reached:
             reached.discard(id(entry.tensor))
             found.append(m.tracer.tensor_value(entry.tensor))
+    for value, _ in m.tracer.made_leaves:
+        if id(value.tensor) in reached:
+            reached.discard(id(value.tensor))
+            found.append(value)
     if reached:
         raise Break("autograd", "backward goes on outside the graph, or ends at a leaf made in it")
     return found
 
 
-def _variables(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+def variables_behind(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The tensors that the accumulating nodes behind `tensors` belong to."""
     todo: list[Any] = []
     for tensor in tensors:
@@ -278,6 +287,8 @@ def _variables(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 def _refuse_hooks(m: Machine, leaf: TensorValue) -> None:
     """Hooks on the real leaf would run; without any, the guards say so."""
+    if leaf.real is None:
+        return
     for name in HOOKS:
         if getattr(leaf.real, name):
             raise Break("autograd", f"{leaf.source} has hooks, which backward would call")

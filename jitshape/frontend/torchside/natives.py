@@ -95,7 +95,6 @@ _WRITES_STATE = re.compile(
 _REASON_RUN = "it must see real tensors"
 BREAKS: dict[Any, str] = {
     torch.Tensor.backward: "it runs autograd on tensors of the graph",
-    torch.Tensor.requires_grad_: "a tensor becomes a leaf of autograd in the middle of the graph",
     torch.Tensor.retain_grad: "the gradient would be that of the graph's end only",
     torch.autograd.backward: "it runs autograd on tensors of the graph",
     torch.autograd.grad: "it runs autograd on tensors of the graph",

@@ -136,7 +136,7 @@ class TensorValue(Value):
             raise Break("tensor_attribute", f"Tensor.{name}: {BREAK_ATTRIBUTES[name]}")
         if name == "grad_fn":
             return MODELS["read .grad_fn"](m, self)
-        if name == "grad" and self.real is not None:
+        if name == "grad" and (self.real is not None or self.gradient is not None):
             return MODELS["read .grad"](m, self)
         if name == "__class__":
             return m.wrap_type(self.cls)
@@ -161,6 +161,9 @@ class TensorValue(Value):
     def setattr(self, m: Machine, name: str, value: Value) -> None:
         if name == "grad":
             MODELS["write .grad"](m, self, value)
+            return
+        if name == "requires_grad":
+            MODELS["write .requires_grad"](m, self, value)
             return
         if name == "data" and isinstance(value, TensorValue):
             call_native(m, assign_data, [self, value])
@@ -357,8 +360,7 @@ def call_native(
         if cause.kind != "torch_argument" or not inlined:
             raise
         return _by_machine(m, function, args, kwargs or {})
-    if real_kwargs.get("requires_grad"):
-        raise Break("torch_call", "a leaf of autograd is made in the middle of the graph")
+    leaf = real_kwargs.pop("requires_grad", False)
     try:
         result = m.tracer.run(function, real_args, real_kwargs)
     except (Break, JitshapeError):
@@ -373,6 +375,8 @@ def call_native(
     for value, real in zip(args, real_args):
         if isinstance(value, TensorValue) and real is result:
             return value  # in-place: the same object
+    if leaf is True and isinstance(result, SymbolicTensor):
+        return MODELS[torch.Tensor.requires_grad_](m, from_real(m, result))
     return from_real(m, result)
 
 
