@@ -26,6 +26,7 @@ from jitshape.frontend import _evalframe, dynamic
 from jitshape.frontend._evalframe import TailCall
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.guards import GuardProgram, assemble, explain
+from jitshape.frontend.own_builtins import builtins_changed
 from jitshape.frontend.sources import Local
 from jitshape.observe import counters, logs
 from jitshape.observe.explaining import (
@@ -45,7 +46,7 @@ from jitshape.observe.records import (
 )
 from jitshape.options import Options, environment
 from jitshape.outcomes import Made, argument_names
-from jitshape.stages import Native, builtins_changed, bypassed, collection_deferred
+from jitshape.stages import Native, bypassed, collection_deferred
 
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
 

@@ -6,12 +6,10 @@ InternalError that names the stage.
 
 from __future__ import annotations
 
-import builtins
 import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import BuiltinFunctionType
 from typing import TYPE_CHECKING
 
 from jitshape.errors import InternalError, JitshapeError
@@ -30,20 +28,6 @@ class Native(Exception):
     def __init__(self, reason: str, fallback: bool, program: GuardProgram | None = None) -> None:
         super().__init__(reason)
         self.reason, self.fallback, self.program = reason, fallback, program
-
-
-_REPLACEABLE = ("print", "open", "input", "__import__", "breakpoint")  # people do
-_BUILTINS = {
-    name: builtin
-    for name, builtin in vars(builtins).items()
-    if isinstance(builtin, (type, BuiltinFunctionType)) and name not in _REPLACEABLE
-}
-
-
-def builtins_changed() -> bool:
-    """Whether the program has deleted or replaced a builtin, which the compiler's code needs."""
-    now = vars(builtins)
-    return any(now.get(name) is not builtin for name, builtin in _BUILTINS.items())
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from jitshape.frontend.frame import NULL as NO_VALUE
 from jitshape.frontend.frame import FrameSnapshot, Lasti, LastiNumber, Null, SavedException
 from jitshape.frontend.hook import call_unrouted
 from jitshape.frontend.instructions import slot_names
+from jitshape.frontend.own_builtins import with_own_builtins
 from jitshape.frontend.positions import (
     KEPT_FREE,
     NULL,
@@ -71,7 +72,7 @@ class Continuations:
         at."""
         key = (*position.key, *map(id, home), id(inner))
         if key not in self.made:
-            code = call_unrouted(resume_code, position, inner)  # in the middle of the program
+            code = unseen(resume_code, position, inner)
             function = self.made[key] = make_function(code, *home)
             self.parts[id(function)] = position, home, inner  # keeps alive what ids name
         return self.made[key]
@@ -79,7 +80,7 @@ class Continuations:
     def entry(self, function: FunctionType) -> Callable:
         """A resume function, compiled."""
         if id(function) not in self.compiled:
-            self.compiled[id(function)] = call_unrouted(self.compile, function)
+            self.compiled[id(function)] = unseen(self.compile, function)
         return self.compiled[id(function)]
 
     def raising(self, function: FunctionType) -> FunctionType | None:
@@ -124,6 +125,11 @@ class Within:
     def __call__(self, *arguments: Any) -> TailCall:
         *own, (inner, *theirs) = arguments
         return TailCall(After(lambda: self.make(inner.make())), *own, *theirs)
+
+
+def unseen(call: Callable[..., Any], *args: Any) -> Any:
+    """`call(*args)`: the compiler at work in the middle of the program."""
+    return call_unrouted(with_own_builtins, call, *args)
 
 
 def make_function(code: CodeType, globals: dict[str, Any], *cells: CellType) -> FunctionType:
@@ -301,6 +307,22 @@ def push_generator(e: Emitter, generator: GeneratorValue) -> None:
     if generator.started:
         e.call(next, lambda: e.value(generator))
         e.pop()
+    name_generator(e, generator)
+
+
+def name_generator(e: Emitter, generator: GeneratorValue) -> None:
+    """It is called what its function was called, which the code of a piece does not tell."""
+    function = generator.function
+    for attribute in ("__name__", "__qualname__"):
+        if attribute in generator.names:
+            e.value(generator.names[attribute])
+        elif getattr(function, "object", None) is not None:
+            e.value(function)
+            e.load_attr(attribute)
+        else:
+            continue
+        e.value(generator)
+        e.store_attr(attribute)
 
 
 def kind_of(entry: Any) -> Kind:

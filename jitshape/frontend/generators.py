@@ -30,9 +30,13 @@ class GeneratorValue(Value):
         from jitshape.frontend.machine import Handling
 
         self.frame: Frame | None = frame
+        self.code = frame.callee.code
         self.handling = Handling()
         self.started = self.running = self.yielded = self.leaves = False
         self.qualname = frame.callee.qualname
+        self.function: Any = frame.callee.function
+        written = getattr(self.function, "parts", {})  # as it is called now
+        self.names = {n: written[n] for n in ("__name__", "__qualname__") if n in written}
         self.made_at = _step_of_caller(m, frame)
         frame.generator, frame.resumable = self, False
 
@@ -43,8 +47,19 @@ class GeneratorValue(Value):
         return GeneratorType
 
     def getattr(self, m: Machine, name: str) -> Value:
+        if name in ("__name__", "__qualname__"):
+            return self.named(m, name)
         method = METHODS.get(name)
         return super().getattr(m, name) if method is None else GeneratorMethod(self, name)
+
+    def named(self, m: Machine, attribute: str) -> Value:
+        """Its name: the function's when it was called, which may not be that of the code."""
+        if attribute not in self.names:
+            code = self.code
+            plain = {"__name__": code.co_name, "__qualname__": code.co_qualname}[attribute]
+            real = getattr(self.function, "object", None) is not None
+            self.names[attribute] = self.function.getattr(m, attribute) if real else m.const(plain)
+        return self.names[attribute]
 
     def iterate(self, m: Machine) -> Value:
         return self

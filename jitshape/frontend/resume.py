@@ -154,6 +154,10 @@ class Builder:
         for constant in pushed:
             self.push_constant(constant)
         self.op("JUMP_FORWARD", target)
+        if VERSION < (3, 13):  # what shows locals takes cells for such where this stands before
+            for name in self.cells:
+                if name in self.position.code.co_freevars:
+                    self.op("MAKE_CELL", CellVar(name))
 
     def renamed(self, item: Any) -> Any:
         """An item of the body with variables named by their place here: all cells are cell

@@ -563,3 +563,65 @@ def test_a_bound_method_on_the_stack_is_known_by_what_it_is_bound_to():
     assert not any(
         "append" in str(f) for r in jitshape.history() for f in getattr(r, "failures", ())
     )
+
+
+def shows_locals(x):
+    def inner():
+        _ = x, scale
+        return eval("scale + 1"), sorted(locals()), locals()["scale"]
+
+    scale = 3
+    note("before")
+    return inner(), eval("inner")() == inner(), sorted(locals())
+
+
+def changes_builtins(x):
+    import builtins
+
+    kept = builtins.iter, builtins.len
+    del builtins.iter
+    builtins.len = lambda x: -1
+    note("changed")
+    try:
+        return len([x]), hasattr(builtins, "iter")
+    finally:
+        note("restored")
+        builtins.iter, builtins.len = kept
+
+
+def leaves_a_generator(x):
+    def made():
+        yield x
+        yield x + 1
+
+    made.__name__ = made.__qualname__ = "renamed"
+    found = made()
+    note(next(found))
+    return found.__name__, found.__qualname__, list(found)
+
+
+@pytest.mark.parametrize("program", [shows_locals, changes_builtins, leaves_a_generator])
+def test_what_pieces_show_is_what_the_function_shows(program):
+    outcomes = []
+    for call in (program, jitshape.compile(program)):
+        LOG.clear()
+        outcomes.append((call(2), list(LOG)))
+    assert outcomes[0] == outcomes[1]
+
+
+def renamed():
+    yield 1
+    yield 2
+
+
+def test_a_generator_is_called_what_its_function_is(monkeypatch):
+    def program():
+        found = renamed()
+        return next(found), found
+
+    compiled = jitshape.compile(program)
+    for name in ("renamed", "other", "renamed"):
+        monkeypatch.setattr(renamed, "__name__", name)
+        monkeypatch.setattr(renamed, "__qualname__", f"a.{name}")
+        made = compiled()[1]
+        assert (made.__name__, made.__qualname__, next(made)) == (name, f"a.{name}", 2)

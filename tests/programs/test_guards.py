@@ -507,3 +507,24 @@ def test_an_empty_cell_that_exists_is_guarded():
     assert compiled() == read() and "free variable 'later'" in read()
     fill(3)
     assert compiled() == read() == 3
+
+
+def test_empty_fields_of_c_read_as_none():
+    """A field that nobody set, one that holds None, and one that holds something."""
+
+    def read(error, function):
+        return error.filename, error.strerror, function.__doc__
+
+    def documented():
+        """Text."""
+
+    def undocumented():
+        pass
+
+    deleted = eval("lambda: 0")
+    del deleted.__doc__
+    errors = [OSError(), OSError(2, None), OSError(2, "text", "name")]
+    compiled = jitshape.compile(read)
+    for function in (documented, undocumented, deleted, documented):
+        for error in (*errors, *errors):
+            assert compiled(error, function) == read(error, function)

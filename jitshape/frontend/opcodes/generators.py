@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from inspect import CO_COROUTINE, CO_ITERABLE_COROUTINE
+from types import CoroutineType
 from typing import Any
 
 from jitshape.frontend.frame import Frame
 from jitshape.frontend.generators import GeneratorValue, send_to
 from jitshape.frontend.opcodes.registry import LEAVE, inst, raw, unsupported
 from jitshape.frontend.values.base import Raised, Value
+
+AWAITS = CO_COROUTINE | CO_ITERABLE_COROUTINE
 
 unsupported(
     "coroutines are left to the interpreter",
@@ -29,9 +33,15 @@ def yield_value(m: Any, frame: Frame, arg: int) -> int:
     return LEAVE
 
 
-@inst("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(m: Any, arg: int, value: Value) -> Value:
-    return value if isinstance(value, GeneratorValue) else value.iterate(m)
+@raw("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(m: Any, frame: Frame, arg: int) -> None:
+    value = frame.stack[-1]
+    if value.python_type() is CoroutineType:
+        if not frame.callee.code.co_flags & AWAITS:
+            text = "cannot 'yield from' a coroutine object in a non-coroutine generator"
+            m.throw(TypeError, text)
+        return
+    frame.stack[-1] = value if isinstance(value, GeneratorValue) else value.iterate(m)
 
 
 @raw("SEND", until=(3, 12))

@@ -36,7 +36,7 @@ from jitshape.frontend.values.functions import (
     call_native,
 )
 from jitshape.frontend.values.sequences import TupleValue, is_plain
-from jitshape.frontend.values.storage import ASKED_NATIVELY, PinnedValue, guard_identity
+from jitshape.frontend.values.storage import ASKED_NATIVELY, PinnedValue, guard_identity, wrap_field
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -205,24 +205,32 @@ class DescriptorValue(PinnedValue, CallableValue):
 class PropertyValue(DescriptorValue):
     """`property`: the accessors are read-only, so that the object pins them."""
 
-    def accessor(self, m: Machine, name: str, complaint: str, instance: Value) -> Value:
+    def accessor(self, m: Machine, name: str, slot: str, instance: Value) -> Value:
         real = getattr(self.object, name)
         if real is None:
-            label = getattr(self.object.fget, "__name__", None)
-            shown = f"property {label!r} of {instance.python_type().__qualname__!r} object"
-            m.throw(AttributeError, f"{shown} has no {complaint}")
+            m.throw(AttributeError, self._complaint(m, slot, instance))
         return m.wrap(real, Held(real, f"{real.__qualname__}"))
+
+    def _complaint(self, m: Machine, slot: str, instance: Value) -> str:
+        """What the property itself says of another object, as it alone knows its name."""
+        stranger = object()
+        try:
+            getattr(self.object, slot)(stranger, *([None] if slot == "__set__" else []))
+        except AttributeError as error:
+            shown = f"of {instance.python_type().__qualname__!r} object"
+            return str(error).replace("of 'object' object", shown)
+        raise AssertionError(f"the property has its {slot}")
 
     def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
         if instance is None:
             return self
-        return m.call(self.accessor(m, "fget", "getter", instance), [instance], {})
+        return m.call(self.accessor(m, "fget", "__get__", instance), [instance], {})
 
     def descr_set(self, m: Machine, instance: Value, value: Value) -> None:
-        m.call(self.accessor(m, "fset", "setter", instance), [instance, value], {})
+        m.call(self.accessor(m, "fset", "__set__", instance), [instance, value], {})
 
     def descr_delete(self, m: Machine, instance: Value) -> None:
-        m.call(self.accessor(m, "fdel", "deleter", instance), [instance], {})
+        m.call(self.accessor(m, "fdel", "__delete__", instance), [instance], {})
 
     def getattr(self, m: Machine, name: str) -> Value:
         if name in ("fget", "fset", "fdel"):
@@ -406,7 +414,7 @@ class HasSlots(Value):
         except AttributeError:
             m.guard(source, NullField())
             return None
-        return m.wrap(real, source)
+        return wrap_field(m, self.object, source, real)
 
     def set_slot(self, m: Machine, member: Any, value: Value | None) -> None:
         m.let_go(self.slots.get(member))

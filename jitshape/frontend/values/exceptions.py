@@ -211,7 +211,7 @@ def repr_of(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`BaseException.__repr__`."""
     exception = args[0]
     inner = m.call(m.const(repr), [exception.args], {}).constant()
-    inner = inner.replace(",)", ")") if len(exception.args.cells) == 1 else inner
+    inner = f"{inner[:-2]})" if len(exception.args.cells) == 1 else inner
     return m.const(f"{exception.cls.__name__}{inner}")
 
 

@@ -17,7 +17,13 @@ from jitshape.frontend.sources import Field, Held, InstanceDict, Item, Local, So
 from jitshape.frontend.values.base import Break, Value, builds, wraps
 from jitshape.frontend.values.dicts import AttributeDict, DictValue, Entry
 from jitshape.frontend.values.sequences import TupleValue
-from jitshape.frontend.values.storage import PinnedValue, guard_identity, guard_type, name_of
+from jitshape.frontend.values.storage import (
+    PinnedValue,
+    guard_identity,
+    guard_type,
+    name_of,
+    wrap_field,
+)
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -33,6 +39,17 @@ PART_FIELDS = (
     "__closure__",
     "__type_params__",
 )
+
+
+READ_ONLY = ("__closure__", "__globals__", "__builtins__")
+TYPES: dict[str, tuple[type, ...]] = {  # others are errors
+    "__name__": (str,),
+    "__qualname__": (str,),
+    "__defaults__": (tuple, type(None)),
+    "__kwdefaults__": (dict, type(None)),
+    "__annotations__": (dict, type(None)),
+    "__type_params__": (tuple,),
+}
 
 
 class CallableValue(Value):
@@ -184,7 +201,7 @@ class FunctionValue(CallableValue):
             return self.parts[name]
         if self.object is not None:
             real = getattr(self.object, name)
-            self.parts[name] = m.wrap(real, Field(self.source, name))
+            self.parts[name] = wrap_field(m, self.object, Field(self.source, name), real)
             return self.parts[name]
         code = self.code
         made = {
@@ -196,7 +213,12 @@ class FunctionValue(CallableValue):
         return m.const(made[name])
 
     def setattr(self, m: Machine, name: str, value: Value) -> None:
+        if name in READ_ONLY:
+            m.throw(AttributeError, "readonly attribute")
         if name in TEXT_FIELDS or name in PART_FIELDS:
+            wanted = TYPES.get(name)
+            if wanted is not None and value.python_type() not in wanted:
+                raise Break("side_effect", f"{name} of a function is set to what it cannot be")
             if self.object is not None:
                 raise Break("side_effect", f"{name} of a function that exists outside is set")
             m.mutated(self)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from dataclasses import replace
 from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.checks import Is, Length, TypeIs
+from jitshape.frontend.checks import Guard, Is, Length, NullField, TypeIs
 from jitshape.frontend.protocols import IMMUTABLE_TYPE
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Value
@@ -124,6 +125,20 @@ def reaches(start: Value, target: Value) -> bool:
 def kept(values: Iterable[Any]) -> list[Value]:
     """The values that were read or made, of lazily read contents."""
     return [v for v in values if v is not None]
+
+
+def wrap_field(m: Machine, owner: Any, source: Any, real: Any) -> Value:
+    """The object that a field of a C struct gives, which reads as None where it is empty, too."""
+    if real is None and _is_empty(replace(source, base=Held(owner, ""))):
+        m.guard(source, NullField())
+        return m.const(None)
+    return m.wrap(real, source)
+
+
+def _is_empty(source: Source) -> bool:
+    from jitshape.frontend.guards import assemble
+
+    return assemble((Guard(source, NullField()),), ()).run(()) is not None
 
 
 def guard_type(m: Machine, real: Any, source: Source | None) -> Source:

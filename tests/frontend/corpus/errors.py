@@ -248,4 +248,21 @@ def p_unbound_in_handler():
         return str(error)
 
 
+@cases()
+def p_shown():
+    one = ValueError((3,))
+    return (
+        repr(one),
+        str(one),
+        repr(StopIteration((2,))),
+        "%r"
+        % (
+            KeyError(
+                (),
+            ),
+        ),
+        repr(RuntimeError(1, (2,))),
+    )
+
+
 __all__ = ["CASES"]

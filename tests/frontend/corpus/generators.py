@@ -311,4 +311,30 @@ def p_genexp_scope():
     return list(g)
 
 
+@cases()
+def p_named():
+    def f():
+        yield 1
+
+    before = f()
+    f.__name__, f.__qualname__ = "n", "q"
+    after = f()
+    f.__name__ = "later"
+    return [(g.__name__, g.__qualname__) for g in (before, after, (x for x in ()))]
+
+
+@cases((0,), (1,))
+def p_return_tuple(n):
+    def g():
+        yield n
+        return (n,) * n
+
+    it = g()
+    next(it)
+    try:
+        next(it)
+    except StopIteration as error:
+        return repr(error), error.value, error.args
+
+
 __all__ = ["CASES"]

@@ -283,4 +283,42 @@ def p_with_errors():
     return out
 
 
+class Unreachable:
+    named = property(None, doc="text")
+    other = property(fset=lambda self, value: None)
+
+
+Unreachable.late = property(None)
+
+
+@cases()
+def p_unreachable():
+    out = []
+    for name in ("named", "other", "late"):
+        for action in (
+            lambda: getattr(Unreachable(), name),
+            lambda: setattr(Unreachable(), name, 1),
+            lambda: delattr(Unreachable(), name),
+        ):
+            try:
+                out.append(action())
+            except AttributeError as error:
+                out.append(str(error))
+    return out
+
+
+@cases()
+def p_read_only_parts():
+    def f():
+        return out
+
+    out = []
+    for name in ("__closure__", "__globals__"):
+        try:
+            setattr(f, name, None)
+        except AttributeError as error:
+            out.append(str(error))
+    return f()
+
+
 __all__ = ["CASES"]
