@@ -37,6 +37,7 @@ from jitshape.frontend.torchside.freed import shared_frees
 from jitshape.frontend.torchside.hooks import check_hooked
 from jitshape.frontend.torchside.leaves import check_leaves
 from jitshape.frontend.torchside.memory import memory_guards
+from jitshape.frontend.torchside.storages import check_storages
 from jitshape.frontend.torchside.tensors import TensorValue
 from jitshape.frontend.torchside.varying import symbolic_numbers, varying_slots
 from jitshape.frontend.values.base import Break, Restart
@@ -177,6 +178,7 @@ def finish_graph(captured: Capture, keys: Sequence[Any]) -> Graph:
     results = [key.tensor for key in keys if isinstance(key, TensorValue)]
     check_hooked(captured.machine, results)
     check_leaves(captured.machine, results)
+    check_storages(captured.machine)
     tracked = differentiated(captured, keys)
     graph.outputs = [*map(output_of(trace, tracked), keys)]
     graph.returned = len(keys)

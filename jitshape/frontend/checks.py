@@ -297,6 +297,17 @@ class RefersTo(Check):
 
 
 @dataclass(frozen=True)
+class HasMemory(Check):
+    """Whether the tensor's storage holds all of its elements; else it is empty."""
+
+    whole: bool
+
+    def text(self, source: Source) -> str:
+        size = f"{source}.nbytes" if self.whole else "0"
+        return f"{source}.untyped_storage().nbytes() == {size}"
+
+
+@dataclass(frozen=True)
 class Distinct(Check):
     """The object at the guard's source is not the object at `other`."""
 

@@ -247,6 +247,10 @@ class Assembler:
         registers = [self.load(source), self.load(check.other)]
         self.predicates.append((self.current, _refers_to, registers))
 
+    def has_memory(self, source: Source, check: C.HasMemory) -> None:
+        function = _is_whole if check.whole else _is_empty
+        self.predicates.append((self.current, function, [self.load(source)]))
+
     # ---- relations of sizes
 
     def holds(self, source: Source, check: C.Holds) -> None:
@@ -318,6 +322,14 @@ def _refers_to(reference: Any, object: Any) -> bool:
     return reference() is object
 
 
+def _is_whole(tensor: Any) -> bool:
+    return tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def _is_empty(tensor: Any) -> bool:
+    return tensor.untyped_storage().nbytes() == 0
+
+
 LOADS: dict[type, Callable[[Assembler, Any], tuple[str, int, Any]]] = {
     S.Local: Assembler.slot,
     S.Held: lambda asm, source: ("HELD", 0, source.object),
@@ -353,6 +365,7 @@ CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
     C.TensorMatches: Assembler.tensor,
     C.SameObject: lambda asm, source, check: asm.relation("SAME", source, check.other),
     C.RefersTo: Assembler.refers_to,
+    C.HasMemory: Assembler.has_memory,
     C.Distinct: lambda asm, source, check: asm.relation("DISTINCT", source, check.other),
     C.NoOverlap: Assembler.no_overlap,
     C.Apart: Assembler.apart,

@@ -100,7 +100,6 @@ BREAKS: dict[Any, str] = {
     torch.autograd.grad: "it runs autograd on tensors of the graph",
     torch.Tensor.numpy: _REASON_RUN,
     torch.Tensor.data_ptr: _REASON_RUN,
-    torch.Tensor.untyped_storage: _REASON_RUN,
     torch.Tensor.__repr__: _REASON_RUN,
     torch.Tensor.__format__: _REASON_RUN,
     torch.Tensor.__array__: _REASON_RUN,

@@ -80,6 +80,7 @@ class Tracer:
         self.floats: dict[str, FloatExpr] = {}  # the symbols among them that are floats
         self.called_back: list[Any] = []  # what the program gave to autograd (called_back.py)
         self.hooked: list[tuple[SymbolicTensor, Any]] = []  # tensors with hooks of the program's
+        self.storages: dict[Any, Any] = {}  # that the program asked for, by graph input
         self.made_leaves: list[tuple[TensorValue, int | None]] = []  # with the step that made each
         self.nodes: dict[Any, Any] = {}  # autograd's nodes that the program saw
         self.dependence: Callable[[Any], frozenset[Any]] | None = None  # of values in backward
@@ -106,6 +107,7 @@ class Tracer:
         self.hooked.clear()
         self.nodes.clear()
         self.made_leaves.clear()
+        self.storages.clear()
 
     def graph_inputs(self) -> list[GraphInput]:
         """One for each input of the graph, in order: the program's tensors, and between them the

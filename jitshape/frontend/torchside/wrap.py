@@ -16,7 +16,8 @@ import jitshape.frontend.torchside.checkpoints
 import jitshape.frontend.torchside.generator
 import jitshape.frontend.torchside.gradients
 import jitshape.frontend.torchside.hooks
-import jitshape.frontend.torchside.leaves  # noqa: F401  registers calls of autograd
+import jitshape.frontend.torchside.leaves
+import jitshape.frontend.torchside.storages  # noqa: F401  registers calls of autograd
 from jitshape.frontend.sources import Source
 from jitshape.frontend.torchside.markers import look_behind
 from jitshape.frontend.torchside.modules import ModuleObject
