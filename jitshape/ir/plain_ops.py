@@ -48,18 +48,19 @@ def pure_form(func: Any) -> Any:
     schema = func._schema
     name = schema.name.removeprefix("aten::")
     namespace = func.namespace
-    for candidate in (name, name.removesuffix("_"), f"{name}_functional"):
+    plain = name.removesuffix("_")
+    for candidate in (name, plain, f"{plain}_functional"):
         packet = getattr(getattr(torch.ops, namespace), candidate, None)
         if namespace != "aten" or packet is None:
             continue
         wanted = {(a.name, str(a.type)) for a in schema.arguments if not a.is_out}
         for overload in packet.overloads():
-            plain = getattr(packet, overload)
-            arguments = plain._schema.arguments
+            found = getattr(packet, overload)
+            arguments = found._schema.arguments
             if any(_is_write(a) for a in arguments):
                 continue
             if {(a.name, str(a.type)) for a in arguments} == wanted:
-                return plain
+                return found
     return None
 
 
@@ -132,7 +133,8 @@ def _into(pure: Any, trace: Any, func: Any, args: tuple, kwargs: dict[str, Any])
         return results[0] if len(returned) == 1 else tuple(results[: len(returned)])
     if not func._schema.returns:
         return None
-    return targets[0] if len(targets) == 1 else tuple(targets)
+    count = len(func._schema.returns)
+    return targets[0] if count == 1 else tuple(targets[:count])
 
 
 def _flat(tree: Sequence[Any]) -> list[Any]:
@@ -171,6 +173,8 @@ def _on_copies(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> An
     copies = [preserved(trace.env, values[place]) for place in written]
     call = (str(func), written, list(named), values)
     outs = [trace.wrap(out) for out in trace.record(ON_COPIES, call, {}, [*types, *copies])]
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        trace.draw()
     with trace:
         for target, result in zip(targets, outs[len(types) :], strict=True):
             target.copy_(result)

@@ -175,23 +175,27 @@ class Unfold:
         old = x.type
         dim = wrap_dim(dimension, old.ndim)
         shape, strides = list(old.shape), list(old.strides)
-        stride = strides[dim]
-        if not _holds(env, "le", size, shape[dim]):
+        most, stride = (shape[dim], strides[dim]) if shape else (1, 1)
+        if not _holds(env, "le", size, most):
             raise RuntimeError(
-                f"maximum size for tensor at dimension {dim} is {shape[dim]} but size is {size}"
+                f"maximum size for tensor at dimension {dim} is {most} but size is {size}"
             )
+        if not shape:
+            return see(x, [size], [1])
         shape[dim] = (shape[dim] - size) // step + 1
         strides[dim] = stride * step
         return see(x, [*shape, size], [*strides, stride])
 
     def index(b, index, x, dimension, size, step):
-        dim = dimension % x.type.ndim
         source = list(index[:-1])
+        if not source:
+            return ()
+        dim = dimension % x.type.ndim
         source[dim] = source[dim] * step + index[-1]
         return tuple(source)
 
     def samples():
-        return [((torch.randn(3, 7), 1, 3, 2), {})]
+        return [((torch.randn(3, 7), 1, 3, 2), {}), ((torch.randn(()), 0, 1, 1), {})]
 
 
 # ---- gradients of parts

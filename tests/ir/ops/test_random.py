@@ -21,6 +21,8 @@ PROGRAMS = {
     "refill": lambda x: (torch.empty_like(x).uniform_(-1, 1), torch.empty_like(x).normal_(1, 2)),
     "multinomial": lambda x: torch.multinomial(x.softmax(1), 2),
     "unused": lambda x: (torch.rand(3), x + 1)[1],
+    "rrelu": lambda x: (torch.rrelu(x, training=True), torch.rand(2)),
+    "rrelu in place": lambda x: (torch.rrelu_(x.clone(), training=True), torch.rand(2)),
     "dropout": lambda x: torch.nn.functional.dropout(x, 0.4) * 2,
 }
 
