@@ -36,6 +36,7 @@ from jitshape.ir.conditions import (
 )
 from jitshape.ir.hosted import ROUNDINGS
 from jitshape.ir.intervals import INF
+from jitshape.ir.settling import settle
 from jitshape.ir.symfloat import FloatExpr, Real
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 
@@ -346,7 +347,10 @@ class ShapeEnv:
         assert isinstance(cond, BoolExpr)
         value = cond.evaluate(self.actual)
         if value is None:
-            raise self._data_dependent(cond)
+            settled = settle(self, cond, why)
+            if settled is None:
+                raise self._data_dependent(cond)
+            return settled
         if compares_floats(cond):
             return self._decide_floats(cond, value, why)
         self._record(cond if value else ~cond, why)
