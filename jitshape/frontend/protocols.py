@@ -393,7 +393,7 @@ class Protocols:
         """Run what `operator.length_hint` runs of an object's own."""
         cls = value.python_type()
         asked = (class_attribute(cls, name) for name in ("__len__", "__length_hint__"))
-        if not any(isinstance(found, FunctionType) for found in asked):
+        if not any(type(found) is FunctionType for found in asked):
             return  # what C answers has no effects
         try:
             if self.type_lookup(cls, "__len__") is not None:

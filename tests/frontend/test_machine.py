@@ -510,3 +510,45 @@ def test_the_mapping_behind_a_view_of_a_class_is_handed_on():
 
     result = run_traced(f, [proxy])
     assert result[0] is proxy and result[1:] == (False, __name__)
+
+
+def test_what_may_pass_for_a_class_is_asked_natively():
+    class Like:
+        __bases__ = (int,)
+
+    def first(x):
+        return issubclass(x, int)
+
+    def second(x):
+        return issubclass(bool, x), isinstance(3, x)
+
+    for function in (first, second):
+        assert run(function, Like())[1].cause.kind == "builtin"
+    for function in (lambda: issubclass(3, int), lambda: isinstance(3, "int")):
+        check(function)
+
+
+def test_no_object_is_asked_for_its_class_while_tracing():
+    asked = []
+
+    class Hidden:
+        @property
+        def __class__(self):
+            asked.append(1)
+            raise RuntimeError
+
+        def method(self):
+            return 3
+
+    class HiddenDict(Hidden, dict):
+        pass
+
+    class HiddenSet(Hidden, set):
+        pass
+
+    def read(*objects):
+        return [x.method() for x in objects], [type(x) for x in objects]
+
+    bound = HiddenDict().__reduce_ex__
+    _, outcome = run(lambda a, b, c, d: read(a, b, c), Hidden(), HiddenDict(), HiddenSet(), bound)
+    assert outcome.kind == "return" and not asked

@@ -110,10 +110,18 @@ def _registered(m: Machine, actual: type, cls: type) -> bool:
     return found
 
 
+def _may_pass_for_class(value: Value, function: str) -> None:
+    """C asks what is no class for its `__bases__`, over and over."""
+    if not value.is_constant():
+        name = value.python_type().__qualname__
+        raise Break("builtin", f"{function} of a {name}, which may have bases")
+
+
 def _other_check(m: Machine, value: Value, classes: Value, name: str, function: str) -> bool:
     method = classes.special(m, name)
     if method is not None:
         return m.call(method, [value], {}).truth(m)
+    _may_pass_for_class(classes, function)
     which = "arg 2 must be a type, a tuple of types, or a union"
     if function == "issubclass":
         which = "arg 2 must be a class, a tuple of classes, or a union"
@@ -129,6 +137,7 @@ def type_instancecheck(m: Machine, cls: Value, value: Value, /) -> Value:
 @models(issubclass)
 def builtin_issubclass(m: Machine, cls: Value, classes: Value, /) -> Value:
     if not isinstance(cls, ClassValue):
+        _may_pass_for_class(cls, "issubclass")
         m.throw(TypeError, "issubclass() arg 1 must be a class")
     return m.const(is_subclass(m, cls, classes))
 

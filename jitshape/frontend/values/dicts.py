@@ -106,7 +106,7 @@ class DictValue(Storage):
         if self.complete:
             return self.entries
         self.complete = True
-        kept = OrderedDict if isinstance(self.object, OrderedDict) else dict
+        kept = OrderedDict if issubclass(type(self.object), OrderedDict) else dict
         real = tuple(kept.__iter__(self.object))  # its own order, whatever the class overrides
         m.guard(self.source, Keys(real))
         touched, self.entries = self.entries, {}
@@ -463,7 +463,7 @@ def from_pairs(m: Machine, pairs: Iterable[tuple[Value, Value]], cls: type = dic
 def wrap_dict(m: Machine, real: dict, source: Source | None) -> Value:
     """A real dict: only its class is guarded until it is read."""
     value = DictValue(type(real), real, guard_type(m, real, source))
-    if isinstance(real, defaultdict):
+    if issubclass(type(real), defaultdict):
         # Held, as sources cannot name the C member; the dict itself is pinned with it.
         m.guard(value.source, Is(real))
         value.default_factory = m.wrap(real.default_factory, None)

@@ -438,7 +438,7 @@ def is_pure(real: Any) -> bool:
     owner = getattr(real, "__objclass__", None) or getattr(real, "__self__", None)
     if owner is None and not isinstance(real, types.MethodWrapperType):  # no method of None's
         return isinstance(real, type) and real in PURE_OWNERS
-    return (owner if isinstance(owner, type) else type(owner)) in PURE_OWNERS
+    return (owner if issubclass(type(owner), type) else type(owner)) in PURE_OWNERS
 
 
 class BuiltinValue(PinnedValue, CallableValue):
@@ -521,7 +521,7 @@ def qualified(real: Any) -> str:
 def wrap_builtin(m: Machine, real: Any, source: Source | None) -> Value:
     owner = getattr(real, "__self__", None)
     bound = isinstance(real, (types.BuiltinMethodType, types.MethodWrapperType))
-    if bound and owner is not None and not isinstance(owner, types.ModuleType):
+    if bound and owner is not None and not issubclass(type(owner), types.ModuleType):
         return _wrap_bound_builtin(m, real, owner, source)
     guard_identity(m, real, source)
     return BuiltinValue(real, source)
@@ -531,7 +531,7 @@ def _wrap_bound_builtin(m: Machine, real: Any, owner: Any, source: Source | None
     """`dict.fromkeys`, `object.__new__`: held, with the class it is bound to.  `[].append`: each
     call brings another one, which is known by its method and by the object it is bound to."""
     unbound = getattr(type(owner), real.__name__, None)
-    if isinstance(owner, type) or unbound is None or not isinstance(unbound, BUILTIN_TYPES):
+    if issubclass(type(owner), type) or unbound is None or not isinstance(unbound, BUILTIN_TYPES):
         return BuiltinValue(real, guard_identity(m, real, source))
     if source is None or not isinstance(real, types.BuiltinMethodType):
         held = guard_identity(m, real, source)

@@ -225,7 +225,7 @@ class UnreadSet(SetValue):
 
     def __init__(self, m: Machine, real: set | frozenset, source: Source) -> None:
         self.cls, self.object, self.source, self.changes = type(real), real, source, 0
-        self.builtin = frozenset if isinstance(real, frozenset) else set
+        self.builtin = frozenset if issubclass(type(real), frozenset) else set
         self.machine = m
 
     def __getattr__(self, name: str) -> Any:
@@ -260,7 +260,7 @@ ELEMENT_TYPES = (str, int, bytes, type(None))
 @wraps(set, frozenset, subclasses=True)
 def wrap_set(m: Machine, real: set | frozenset, source: Source | None) -> Value:
     """A real frozenset is guarded by identity, a set by its elements, which must be literals."""
-    if isinstance(real, frozenset):
+    if issubclass(type(real), frozenset):
         return UnreadSet(m, real, guard_identity(m, real, source))
     if type(real) is not set or any(type(x) not in ELEMENT_TYPES for x in real):
         return UnreadSet(m, real, guard_type(m, real, source))

@@ -145,7 +145,7 @@ def guard_type(m: Machine, real: Any, source: Source | None) -> Source:
     """Guard the exact class of the object; the source to read its contents from."""
     cls = type(real)
     m.guard_definition(cls)
-    if isinstance(real, ASKED_NATIVELY):
+    if issubclass(type(real), ASKED_NATIVELY):  # `isinstance` would ask for its `__class__`
         m.guard_special_methods(cls)
     if source is None:
         source = Held(real, name_of(real))
