@@ -11,6 +11,7 @@ from triton.backends.nvidia import compiler as nvidia
 
 import jitshape
 from jitshape.backend import quality
+from jitshape.backend.codegen.triton_plan import stores
 from jitshape.backend.compile import compile_graph, watched_kernels
 from jitshape.backend.quality import DEVICES, Quality, qualities, unique_qualities
 from jitshape.backend.triton_jit import Launcher
@@ -33,12 +34,15 @@ def check(found: list[Quality], flat: dict[str, int]) -> None:
 
 
 def widths_of_flat(found: list) -> dict[str, int]:
-    """Of kernels over contiguous elements, the bits that 8 elements of the widest result have."""
+    """Of kernels that write contiguous elements from the first one on, the bits that 8 elements
+    of the widest result have."""
     widths = {}
     for kernel in found:
-        if quality.is_flat(Launcher(kernel).written.plan):
+        plan = Launcher(kernel).written.plan
+        axis = plan.lanes[0].axes[-1].symbol if quality.is_flat(plan) else None
+        if axis is not None and all(store.index is axis for store, _ in stores(plan.body)):
             results = [b.dtype.itemsize for b in kernel.buffers if b.role == "out"]
-            widths[kernel.name] = min(128, 64 * max(results))
+            widths[kernel.name] = min(128, 64 * max(results, default=0))
     return widths
 
 
