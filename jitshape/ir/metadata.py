@@ -12,7 +12,9 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from jitshape.ir.conditions import compare
+from jitshape.ir.graph import Value
 from jitshape.ir.ops.families import fresh
+from jitshape.ir.ops.registry import OPS
 from jitshape.ir.plain_ops import other_memory, show
 from jitshape.ir.strides import row_major
 from jitshape.ir.symbolic_tensor import SymbolicTensor
@@ -26,7 +28,9 @@ aten = torch.ops.aten
 @intercept(aten.set_.source_Tensor)
 def set_(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     target, source = args
-    return show(trace, target, trace.wrap(trace.unwrap(source)))
+    if trace.argument(target) is not None:
+        raise other_memory("an argument")
+    return show(trace, target, _seen(trace, trace.unwrap(source)))
 
 
 @intercept(aten.resize_.default)
@@ -57,10 +61,16 @@ def resize_as_(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> 
     return resize_(trace, func, (target, [*like.shape]), kwargs)
 
 
-def assign_data(target: SymbolicTensor, source: SymbolicTensor) -> None:
-    """`target.data = source`: its memory, while autograd goes on with `target`."""
+def give_memory(target: SymbolicTensor, source: SymbolicTensor) -> None:
+    """`target.data = source`: its memory, while autograd goes on with `target` and does not see it.
+    Where `target` is an argument, whoever calls sees to it that the real one gets it."""
     trace = _get_current_dispatch_mode()
     assert isinstance(trace, Trace)
-    moved = len(trace.graph.moved)
-    show(trace, target, trace.wrap(source.value))
-    del trace.graph.moved[moved:]  # autograd does not see it
+    seen = _seen(trace, source.value)
+    torch.Tensor.data.__set__(target, seen)  # type: ignore[attr-defined]
+    target.value = seen.value
+
+
+def _seen(trace: Trace, source: Value) -> SymbolicTensor:
+    """Another tensor in the same memory, with a version counter of its own."""
+    return trace.wrap(trace.call(OPS["aten.alias.default"], [source], {}))

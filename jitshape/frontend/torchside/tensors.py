@@ -37,7 +37,6 @@ from jitshape.frontend.values.sequences import SequenceValue, TupleValue
 from jitshape.frontend.values.slices import SliceValue
 from jitshape.frontend.values.storage import guard_identity
 from jitshape.ir.composites import data
-from jitshape.ir.metadata import assign_data
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 
 if TYPE_CHECKING:
@@ -165,8 +164,8 @@ class TensorValue(Value):
         if name == "requires_grad":
             MODELS["write .requires_grad"](m, self, value)
             return
-        if name == "data" and isinstance(value, TensorValue):
-            call_native(m, assign_data, [self, value])
+        if name == "data":
+            MODELS["write .data"](m, self, value)
             return
         raise Break("tensor_attribute", f"assignment to Tensor.{name}", "assign it outside")
 

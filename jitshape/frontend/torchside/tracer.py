@@ -81,6 +81,7 @@ class Tracer:
         self.called_back: list[Any] = []  # what the program gave to autograd (called_back.py)
         self.hooked: list[tuple[SymbolicTensor, Any]] = []  # tensors with hooks of the program's
         self.storages: dict[Any, Any] = {}  # that the program asked for, by graph input
+        self.given_memory: list[Any] = []  # arguments that show other memory
         self.made_leaves: list[tuple[TensorValue, int | None]] = []  # with the step that made each
         self.nodes: dict[Any, Any] = {}  # autograd's nodes that the program saw
         self.dependence: Callable[[Any], frozenset[Any]] | None = None  # of values in backward
@@ -107,6 +108,7 @@ class Tracer:
         self.hooked.clear()
         self.nodes.clear()
         self.made_leaves.clear()
+        self.given_memory.clear()
         self.storages.clear()
 
     def graph_inputs(self) -> list[GraphInput]:
@@ -129,7 +131,7 @@ class Tracer:
         used = {*values_in(graph.outputs), *gradients.values(), *graph.differentiated}
         used = used.union(*(node.inputs() for node in graph.nodes))
         rows = zip(graph.inputs, trace.leaves, self.graph_inputs())
-        kept = [row for row in rows if row[0] in used]
+        kept = [row for row in rows if row[0] in used or id(row[1]) in gradients]
         shown = [(graph.inputs[place], seen) for place, seen in graph.shown.items()]
         tangents = graph.inputs[len(trace.leaves) :]
         graph.inputs = [*(value for value, _, _ in kept), *tangents]

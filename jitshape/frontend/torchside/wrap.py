@@ -14,6 +14,7 @@ import torch
 import jitshape.frontend.torchside.autograd_functions
 import jitshape.frontend.torchside.checkpoints
 import jitshape.frontend.torchside.generator
+import jitshape.frontend.torchside.given_memory
 import jitshape.frontend.torchside.gradients
 import jitshape.frontend.torchside.hooks
 import jitshape.frontend.torchside.leaves
