@@ -26,6 +26,7 @@ from jitshape.frontend import _evalframe, dynamic
 from jitshape.frontend._evalframe import TailCall
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.guards import GuardProgram, assemble, explain
+from jitshape.frontend.hook import call_unrouted
 from jitshape.frontend.own_builtins import builtins_changed
 from jitshape.frontend.sources import Local
 from jitshape.observe import counters, logs
@@ -283,7 +284,7 @@ class Compiler:
 def _natively_again(own: weakref.ref[Compiler], reason: str, fallback: bool, *slots: Any) -> Any:
     compiler = own()
     assert compiler is not None  # its dispatcher makes this call
-    return compiler.natively(slots, reason, fallback)
+    return call_unrouted(compiler.natively, slots, reason, fallback)
 
 
 def _continuations(options: Options) -> Continuations:

@@ -154,3 +154,22 @@ def test_the_compiler_at_work_behind_a_break_is_not_the_program(force):
     compiled = jitshape.compile(program)
     assert compiled("1") == "2"
     assert {each.code.co_name for each in force.shared.values()} == {"larger"}
+
+
+def test_telling_of_a_call_left_native_is_not_the_program(force):
+    def program(text):
+        return DIGIT.sub(lambda match: str(failing(match[0])), text)
+
+    def failing(digit):
+        raise_or_give(digit)
+        return digit
+
+    def raise_or_give(digit):
+        if digit == "3":
+            raise KeyError(digit)
+
+    compiled = jitshape.compile(program)
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            compiled("123")
+    assert {each.code.co_filename for each in force.shared.values()} == {__file__}

@@ -91,6 +91,11 @@ def class_attribute(cls: type, name: str) -> Any:
     return _MISSING
 
 
+def derives(cls: type, base: type) -> bool:
+    """Whether `base` is among the bases of `cls`: `issubclass` would ask code of the user's."""
+    return any(each is base for each in cls.__mro__)
+
+
 # Where a type object keeps tp_getattro and tp_setattro, in pointers.
 _C_SLOTS = {"__getattribute__": 18, "__setattr__": 19, "__delattr__": 19}
 
@@ -260,7 +265,7 @@ class Protocols:
     def _reflected_first(self, op: str, a: Value, b: Value) -> bool:
         """A right operand of a proper subclass goes first if it has its own method."""
         left, right = a.python_type(), b.python_type()
-        if left is right or not issubclass(right, left):
+        if left is right or not derives(right, left):
             return False
         name = REFLECTED[op]
         self.guard_class(left, name)
@@ -292,7 +297,7 @@ class Protocols:
         """The rich comparison `a op b`."""
         left, right = a.python_type(), b.python_type()
         swapped, result = SWAPPED[op], NotImplemented
-        first = left is not right and issubclass(right, left) and self.defines(b, COMPARE[swapped])
+        first = left is not right and derives(right, left) and self.defines(b, COMPARE[swapped])
         if first:
             result = b.compare(self, swapped, a)
         if result is NotImplemented:

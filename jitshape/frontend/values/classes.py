@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Is, Missing, NullField
-from jitshape.frontend.protocols import IMMUTABLE_TYPE
+from jitshape.frontend.protocols import IMMUTABLE_TYPE, derives
 from jitshape.frontend.sources import (
     Field,
     Held,
@@ -137,7 +137,7 @@ class ClassValue(PinnedValue, CallableValue):
         new = m.type_lookup(self.object, "__new__")
         new = new.descr_get(m, None, self) if new.has_get() else new
         instance = m.call(new, [self, *args], kwargs)
-        if not issubclass(instance.python_type(), self.object):
+        if not derives(instance.python_type(), self.object):
             return instance
         init = m.type_lookup(instance.python_type(), "__init__")
         result = m.call(init, [instance, *args], kwargs)
@@ -474,9 +474,9 @@ class SuperValue(Value):
 def make_super(m: Machine, cls: Value, owner: Value) -> Value:
     """`super(cls, owner)` with CPython's check."""
     if isinstance(cls, ClassValue):
-        if isinstance(owner, ClassValue) and issubclass(owner.object, cls.object):
+        if isinstance(owner, ClassValue) and derives(owner.object, cls.object):
             return SuperValue(cls.object, owner, owner.object)
-        if issubclass(owner.python_type(), cls.object):
+        if derives(owner.python_type(), cls.object):
             return SuperValue(cls.object, owner, owner.python_type())
     if m.real_class(cls) is None:
         m.throw(TypeError, f"super() argument 1 must be a type, not {cls.python_type().__name__}")

@@ -321,4 +321,70 @@ def p_read_only_parts():
     return f()
 
 
+class Asked(type):
+    """Says that everything is derived from its classes, and notes who wants to know."""
+
+    log = []
+
+    def __subclasscheck__(cls, other):
+        Asked.log.append(other.__name__)
+        return True
+
+
+class Ordered:
+    def __init__(self, log):
+        self.log = log
+
+    def __eq__(self, other):
+        self.log.append(type(self).__name__ + " eq")
+        return NotImplemented
+
+    def __lt__(self, other):
+        self.log.append(type(self).__name__ + " lt")
+        return NotImplemented
+
+    __gt__ = __lt__
+
+    def __add__(self, other):
+        self.log.append(type(self).__name__ + " add")
+        return NotImplemented
+
+    __radd__ = __add__
+
+
+class First(Ordered, metaclass=Asked):
+    pass
+
+
+class Virtual(Ordered):
+    pass
+
+
+class Derived(First):
+    def __radd__(self, other):
+        self.log.append("Derived radd")
+        return NotImplemented
+
+
+class Made(metaclass=Asked):
+    def __new__(cls):
+        return Virtual([])
+
+    def __init__(self):
+        Asked.log.append("init")
+
+
+@cases()
+def p_bases_and_not_what_classes_say():
+    log = []
+    Asked.log.clear()
+    for right in (Virtual, Derived):
+        for action in (lambda a, b: a == b, lambda a, b: a < b, lambda a, b: a + b):
+            try:
+                log.append(action(First(log), right(log)))
+            except TypeError:
+                log.append("error")
+    return log, type(Made()).__name__, list(Asked.log)
+
+
 __all__ = ["CASES"]
