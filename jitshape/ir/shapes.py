@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from jitshape.ir.composites import current_env, current_trace, replaces
+from jitshape.ir.ops.families import wrap_dim
 from jitshape.ir.ops.registry import OPS
-from jitshape.ir.strides import broadcast
+from jitshape.ir.strides import broadcast, is_contiguous
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symnode import from_torch, to_torch
 
@@ -39,10 +40,64 @@ def one_hot(tensor: Any, num_classes: Any = -1) -> Any:
 
 @replaces(torch.tensor_split, methods=["tensor_split"])
 def tensor_split(input: Any, places: Any, dim: int = 0) -> Any:
-    """At places in a tensor: at the numbers in it."""
-    if type(input) is not SymbolicTensor or type(places) is not SymbolicTensor:
+    """At the numbers in a tensor; into a number of parts of which the first are longer by one."""
+    if type(input) is not SymbolicTensor or not input.ndim:
         return NotImplemented
-    if places.ndim != 1 or places.dtype is not torch.int64:
+    env = current_env()
+    if type(places) is SymbolicTensor and places.ndim == 1 and places.dtype is torch.int64:
+        count = env.specialize(places.value.type.shape[0], "the number of parts")
+        return torch.tensor_split(input, [places.select(0, i).item() for i in range(count)], dim)
+    if type(places) is not int or places < 1 or type(dim) is not int:
         return NotImplemented
-    count = current_env().specialize(places.value.type.shape[0], "the number of parts")
-    return torch.tensor_split(input, [places.select(0, i).item() for i in range(count)], dim)
+    size = input.value.type.shape[wrap_dim(dim, input.ndim)]
+    lengths = [env.floordiv(size - place + places - 1, places) for place in range(places)]
+    return input.split_with_sizes([to_torch(n, env) for n in lengths], dim)
+
+
+@replaces(torch.linspace)
+def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    """With a number of steps that may change."""
+    ends = [from_torch(x) for x in (start, end)]
+    if not isinstance(steps, torch.SymInt) or any(isinstance(x, torch.Tensor) for x in ends):
+        return NotImplemented
+    if any(isinstance(x, complex) for x in ends):
+        return NotImplemented
+    trace, row = current_trace(), {"dtype": dtype, "device": device}
+    values = [*ends, from_torch(steps)]
+    return trace.wrap(trace.call(OPS["aten.linspace.default"], values, row))
+
+
+@replaces(torch.kron, methods=["kron"])
+def kron(input: Any, other: Any) -> Any:
+    """Each element of the one times all of the other."""
+    if type(input) is not SymbolicTensor or type(other) is not SymbolicTensor:
+        return NotImplemented
+    rank = max(input.ndim, other.ndim)
+    a, b = ([1] * (rank - t.ndim) + list(t.shape) for t in (input, other))
+    outer = [n for size in a for n in (size, 1)]
+    inner = [n for size in b for n in (1, size)]
+    return (input.reshape(outer) * other.reshape(inner)).reshape([m * n for m, n in zip(a, b)])
+
+
+@replaces(torch.max_pool1d, torch.nn.functional.max_pool1d)
+def max_pool1d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Of images of one row."""
+    if type(input) is not SymbolicTensor or return_indices or input.ndim not in (2, 3):
+        return NotImplemented
+    type_ = input.value.type
+    if not type_.dtype.is_floating_point or not is_contiguous(type_.shape, type_.strides):
+        return NotImplemented
+    stride = stride if stride not in (None, (), []) else kernel_size
+    pairs = [
+        [default, *(n if isinstance(n, (tuple, list)) else (n,))]
+        for default, n in ((1, kernel_size), (1, stride), (0, padding), (1, dilation))
+    ]
+    return torch.max_pool2d(input.unsqueeze(-2), *pairs, ceil_mode).squeeze(-2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 import jitshape
 from tests.programs.compare import check
@@ -48,22 +47,6 @@ def test_spread_of_complex_numbers(function) -> None:
         x = torch.randn(n, 4, dtype=torch.complex64)
         torch.testing.assert_close(compiled(x), f(x))
     assert jitshape.stats()["compiles"] == 2
-
-
-def test_a_tensor_is_split_at_places_in_a_tensor() -> None:
-    def f(x, places):
-        return torch.tensor_split(x, places, 1)
-
-    rows = [(2, 4), (0, 3), (5, 5)]
-    check(f, *((torch.rand(3, 6), torch.tensor(places)) for places in rows), compiles=1)
-
-
-def test_one_hot_of_classes() -> None:
-    def f(x, n):
-        return F.one_hot(x, n), F.one_hot(x % 2, num_classes=2)
-
-    rows = [(torch.arange(12).view(3, 4) % n, n) for n in (3, 5, 8)]
-    check(f, *rows, compiles=2)
 
 
 def test_the_average_over_all_batches_is_kept_by_number() -> None:

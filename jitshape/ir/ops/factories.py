@@ -358,6 +358,9 @@ class TriuIndices:
 
 @op("aten.linspace.default", family="extern")
 class Linspace:
+    def check(env, start, end, steps, **kwargs):
+        require(env, compare("ge", steps, 0), "number of steps must be non-negative")
+
     def type(env, start, end, steps, dtype=None, layout=None, device=None, pin_memory=None):
         return _made((steps,), dtype, device)
 
