@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,11 @@ def copy_rates(seconds: float) -> dict[str, float]:
     return rates
 
 
+def _mean(ratios: Collection[float]) -> float:
+    """The geometric one."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
 def table(results: dict[str, Any]) -> str:
     """One line a kernel and size, then what the figures come to."""
     rows = {s: {(r["kernel"], r["size"]): r for r in results["rows"][s]} for s in results["rows"]}
@@ -203,14 +208,14 @@ def table(results: dict[str, Any]) -> str:
         "| kernel | size | eager us | inductor us | jitshape us | of eager | of inductor | GB/s |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    ratios: dict[str, list[float]] = {"eager": [], "inductor": []}
+    ratios: dict[str, dict[tuple, float]] = {"eager": {}, "inductor": {}}
     for key, ours in rows["jitshape"].items():
         cells = []
         for system in ("eager", "inductor"):
             other = rows.get(system, {}).get(key)
             ratio = other["us"] / ours["us"] if other else math.nan
             if other:
-                ratios[system].append(ratio)
+                ratios[system][key] = ratio
             cells.append((f"{other['us']:.1f}" if other else "-", f"{ratio:.2f}"))
         rate = ours["bytes"] / ours["us"] / 1e3
         wrong = "" if ours["right"] else " WRONG"
@@ -220,9 +225,13 @@ def table(results: dict[str, Any]) -> str:
         )
     for system, found in ratios.items():
         if found:
-            mean = math.exp(sum(map(math.log, found)) / len(found))
-            slower = sum(r < 1 for r in found)
-            lines.append(f"\n{system}: geometric mean {mean:.2f}, slower in {slower}/{len(found)}")
+            slower = sum(ratio < 1 for ratio in found.values())
+            sizes = {size: [r for key, r in found.items() if key[1] == size] for size in SIZES}
+            means = ", ".join(f"{size} {_mean(part):.2f}" for size, part in sizes.items() if part)
+            lines.append(
+                f"\nof {system}: geometric mean {_mean(found.values()):.2f} ({means}), "
+                f"slower in {slower}/{len(found)}"
+            )
     rates = ", ".join(f"{size} {rate:.1f}" for size, rate in results["copy"].items())
     return "\n".join([*lines, f"\ncopy GB/s: {rates}; load {results['load']:.1f}"])
 
