@@ -117,6 +117,12 @@ define internal void @jitshape.part(ptr %t) #0 {
   ret void
 }
 
+define internal i64 @jitshape.threads() #0 {
+  %threads = call i32 @omp_get_max_threads()
+  %all = sext i32 %threads to i64
+  ret i64 %all
+}
+
 define internal void @jitshape.parallel(ptr %body, ptr %buffers, ptr %sizes, 
     ptr %scalars, i64 %items, i64 %work) #0 {
   %small = icmp slt i64 %work, SERIAL_BELOW
@@ -146,6 +152,10 @@ parallel:
 }
 """
 _SERIAL = """
+define internal i64 @jitshape.threads() #0 {
+  ret i64 1
+}
+
 define internal void @jitshape.parallel(ptr %body, ptr %buffers, ptr %sizes, 
     ptr %scalars, i64 %items, i64 %work) #0 {
   call void %body(ptr %buffers, ptr %sizes, ptr %scalars, i64 0, i64 %items)

@@ -27,9 +27,11 @@ from jitshape.backend.codegen.cpu_plan import Plan, Turned, make_plan
 from jitshape.backend.codegen.cpu_reduce import Running
 from jitshape.backend.codegen.cpu_scan import write_scan
 from jitshape.backend.codegen.cpu_sizes import SizeWriter, atom_id
+from jitshape.backend.codegen.cpu_split import stages_of, write_choice
 from jitshape.backend.codegen.cpu_tiles import write_tile
 from jitshape.backend.codegen.llvm_text import Value, Variable
 from jitshape.backend.loops import Accumulator, Axis, Kernel, Loop, Scalar, Statement, Store
+from jitshape.backend.split import Stages
 from jitshape.backend.text import kernel_text
 
 
@@ -342,18 +344,30 @@ _NEEDS: dict[type, Callable[..., frozenset]] = {
 
 
 def write_kernel(kernel: Kernel, lanes: int, declarations: set[str]) -> str:
-    """The text of the body and the entry of `kernel`."""
+    """The text of `kernel`: of its stages, if it has some, its body and its entry."""
     plan = make_plan(kernel, lanes)
+    stages = stages_of(kernel, plan.work) if torch.get_num_threads() > 1 else None
+    inner = stages.kernels if stages else ()
+    texts = [_write_whole(s, make_plan(s, lanes), declarations, None) for s in inner]
+    return "".join((*texts, _write_whole(kernel, plan, declarations, stages)))
+
+
+def _write_whole(kernel: Kernel, plan: Plan, declarations: set[str], stages: Stages | None) -> str:
     body = Generator(kernel, plan, declarations)
     body.write()
     entry = SizeWriter(kernel, declarations)
     entry.read_parameters()
     items = entry.size(plan.items)
     work = entry.size(plan.work)
-    entry.line(
-        f"call void @jitshape.parallel(ptr @{kernel.name}.body, ptr %buffers, ptr %sizes, "
-        f"ptr %scalars, {items}, {work})"
-    )
+
+    def run() -> None:
+        given = f"ptr @{kernel.name}.body, ptr %buffers, ptr %sizes, ptr %scalars"
+        entry.line(f"call void @jitshape.parallel({given}, {items}, {work})")
+
+    if stages is None:
+        run()
+    else:
+        write_choice(entry, stages, work, run)
     comment = "".join(f"; {line}\n" for line in kernel_text(kernel).splitlines())
     parameters = "ptr %buffers, ptr %sizes, ptr %scalars"
     return (
