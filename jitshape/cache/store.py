@@ -17,7 +17,7 @@ from pathlib import Path
 
 from jitshape.cache import eviction, files, folder
 from jitshape.cache.files import Damaged, Entry
-from jitshape.observe import counters, logs
+from jitshape.observe import counters, logs, records
 from jitshape.options import cache_folder, environment
 
 ENTRIES = "store"
@@ -155,10 +155,10 @@ _opened: tuple[tuple[str, ...], Store | None] | None = None
 
 
 def open_store() -> Store | None:
-    """The store of the moment's settings; None where it is switched off or, with a warning, where
-    its folder is not to be trusted."""
+    """The store of the moment's settings; None where it is switched off, where compiles are
+    explained or, with a warning, where its folder is not to be trusted."""
     global _opened
-    if environment("CACHE") == "0":
+    if environment("CACHE") == "0" or records.explains():
         return None
     from jitshape.cache.environment import environment_settings  # loads torch
 

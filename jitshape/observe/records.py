@@ -125,7 +125,8 @@ _detail_wanted = 0
 
 @contextmanager
 def detailed() -> Iterator[None]:
-    """In the block records hold guards and graphs too, whose text takes a while to write."""
+    """In the block records hold guards and graphs too, whose text takes a while to write; and the
+    disk store is left aside, so that a program is explained in the same way each time."""
     global _detail_wanted
     _detail_wanted += 1
     try:
@@ -134,9 +135,14 @@ def detailed() -> Iterator[None]:
         _detail_wanted -= 1
 
 
+def explains() -> bool:
+    """Whether this is inside of `detailed`."""
+    return _detail_wanted > 0
+
+
 def is_detailed() -> bool:
     """Whether somebody wants the text of guards and graphs."""
-    return _detail_wanted > 0 or bool(environment("TRACE"))
+    return explains() or bool(environment("TRACE"))
 
 
 def record(item: Record) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
+import jitshape
 from tests.cache.process import run
 
 PROGRAM = """
@@ -39,6 +41,23 @@ def test_the_code_of_equal_kernels_is_made_once(tmp_path: Path) -> None:
     for got, want in zip(first[::2], first[1::2], strict=True):
         torch.testing.assert_close(torch.tensor(got[1]), torch.tensor(want[1]))
         assert abs(got[0] - want[0]) < 1e-6
+
+
+def test_a_program_is_explained_in_the_same_way_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JITSHAPE_CACHE", "1")
+    monkeypatch.setenv("JITSHAPE_CACHE_DIR", str(tmp_path))
+    told = []
+    for _ in range(3):
+        jitshape.reset()
+        f = jitshape.compile(lambda x: x.exp() + 1)
+        if told:  # what is explained is on disk by now
+            f(torch.rand(2))
+            jitshape.reset()
+        explained = jitshape.explain(f)(torch.rand(2))
+        told.append((explained.stats, explained.graphs, explained.guards))
+    assert told[0] == told[1] == told[2] and told[0][0]["compiles"] == 1
 
 
 def test_the_option_leaves_the_cache_alone(tmp_path: Path) -> None:
