@@ -34,13 +34,14 @@ MISFIT = re.compile(r"must match the (size|existing size)|non-singleton dimensio
 
 def persist(trace: Any, function: Callable, args: Any, kwargs: dict[str, Any]) -> Any:
     """`function(*args, **kwargs)`, with numbers where it has to be."""
-    start = len(trace.graph.nodes)
+    start, moved = len(trace.graph.nodes), len(trace.graph.moved)
     try:
         return function(*args, **kwargs)
     except (RuntimeError, TypeError) as error:
         text = str(error)
         again = _exactly if MISFIT.search(text) else _statically if UNREADY.search(text) else None
-        if again is None or any(map(has_effect, trace.graph.nodes[start:])):
+        written = len(trace.graph.moved) > moved
+        if again is None or written or any(map(has_effect, trace.graph.nodes[start:])):
             raise
     del trace.graph.nodes[start:]
     return again(trace, function, args, kwargs)
