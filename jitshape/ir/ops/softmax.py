@@ -105,9 +105,8 @@ class SoftmaxBackwardData:
     @staticmethod
     def decompose(g, node, grad, output, dim, input_dtype):
         grad, output = widen(g, grad), widen(g, output)
-        product = mul(g, grad, output)
-        sums = total(g, product, _along(output, dim), True)
-        return finish(g, node, sub(g, product, mul(g, output, sums)))
+        sums = total(g, mul(g, grad, output), _along(output, dim), True)
+        return finish(g, node, mul(g, sub(g, grad, sums), output))
 
 
 @op("aten._log_softmax_backward_data.default", family="composite", base=SoftmaxBackward)
