@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 LAYOUT, DECLARED = "layout of an input", "dynamic_shapes"  # reasons of facts
 _UNKNOWN = 0.618033988749  # is lent for what only a run can tell
 DEEPEST = 64  # nest of quotients, maxima and the like
+HEAVIEST = 400  # of them in one expression, written out
 STAND_INS = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)  # primes: divide nothing
 
 
@@ -99,6 +100,10 @@ def _question(ask: Callable[..., bool]) -> Callable[..., bool]:
             self._asking = False
 
     return asked
+
+
+def _is_unwieldy(a: IntExpr | FloatExpr) -> bool:
+    return a.depth > DEEPEST or a.weight > HEAVIEST
 
 
 class ShapeEnv:
@@ -432,9 +437,14 @@ class ShapeEnv:
         return value
 
     def shallow(self, a: Size) -> Size:
-        """`a`, specialised where it nests too deeply for what comes after it."""
-        deep = type(a) is IntExpr and a.depth > DEEPEST
+        """`a`, specialised where it is too deep or too large for what comes after it."""
+        deep = type(a) is IntExpr and _is_unwieldy(a)
         return self.specialize(a, "a size nested too deeply") if deep else a
+
+    def shallow_float(self, a: Real) -> Real:
+        """As `shallow`."""
+        deep = type(a) is FloatExpr and _is_unwieldy(a)
+        return self.specialize_float(a, "a float nested too deeply") if deep else a
 
     def floordiv(self, a: Size, b: Size) -> Size:
         """The program's `a // b`: that b is not 0 becomes a fact, if it is 0 the error eager's."""

@@ -7,6 +7,7 @@ rounding is observable.  Rounding to an integer gives back a `Size` where one is
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterator
@@ -75,6 +76,15 @@ class FloatExpr:
         except (ArithmeticError, ValueError):
             return None
         return result if type(result) is float else None
+
+    @functools.cached_property
+    def depth(self) -> int:
+        """As that of an Atom."""
+        return 1 + max([getattr(arg, "depth", 0) for arg in self.args])
+
+    @functools.cached_property
+    def weight(self) -> int:
+        return 1 + sum([getattr(arg, "weight", 0) for arg in self.args])
 
     @property
     def symbol(self) -> Atom | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from jitshape.ir.hosted import evaluate_hosted, power_of_two
@@ -37,7 +37,9 @@ class Atom:
     """What a polynomial is made of: a symbol; FloorDiv/Mod/Max/Min of two expressions, `args`; or
     what only the host computes, of `host` (ir/hosted), which kernels get as a number."""
 
-    __slots__ = ("args", "depth", "hi", "hint", "host", "id", "kind", "lo", "name", "version")
+    __slots__ = (
+        *("args", "depth", "hi", "hint", "host", "id", "kind", "lo", "name", "version", "weight"),
+    )
 
     def __init__(self, id: int, kind: str, args: tuple[Size, Size] | None, name: str) -> None:
         self.id, self.kind, self.args, self.name = id, kind, args, name
@@ -47,6 +49,7 @@ class Atom:
         self.version = 0  # of the algebra's knowledge, when lo and hi were last derived
         self.host: tuple[Any, ...] | None = None
         self.depth = 0  # of the nest of atoms
+        self.weight = 1  # atoms in it, each as often as it is written
 
     def __repr__(self) -> str:
         return self.name
@@ -56,12 +59,14 @@ class Atom:
 class IntExpr:
     """A non-constant integer polynomial.  Operators accept ints and expressions of one algebra."""
 
-    __slots__ = ("__weakref__", "_bounds", "_version", "algebra", "depth", "terms")
+    __slots__ = ("__weakref__", "_bounds", "_version", "algebra", "depth", "terms", "weight")
 
     def __init__(self, algebra: Algebra, terms: Terms) -> None:
         self.algebra, self.terms = algebra, terms
         atoms = algebra.atoms
-        self.depth = max([atoms[id].depth for monomial, _ in terms for id in monomial])
+        found = [atoms[id] for monomial, _ in terms for id in monomial]
+        self.depth = max([atom.depth for atom in found])
+        self.weight = sum([atom.weight for atom in found])
         self._bounds: tuple[float, float] = (-INF, INF)
         self._version = -1
 
@@ -415,7 +420,7 @@ class Algebra(Knowledge):
             ha, hb = self.evaluate(a, None), self.evaluate(b, None)
             if ha is not None and hb is not None and not (hb == 0 and kind in ("floordiv", "mod")):
                 atom.hint = _EVAL[kind](ha, hb)
-            atom.depth = 1 + max(depth_of(a), depth_of(b))
+            measure(atom, (a, b))
             self.atoms.append(atom)
             atom.lo, atom.hi = self.range_of_operation(atom)
             expr = self._atom_of[key] = self._make((((atom.id,), 1),))
@@ -431,7 +436,7 @@ class Algebra(Knowledge):
             atom = Atom(len(self.atoms), kind, None, kind)
             atom.name = f"{kind}{atom.id}"
             atom.host = operands
-            atom.depth = 1 + max(map(depth_of, operands))
+            measure(atom, operands)
             atom.hint = self._hosted_value(atom, None)
             self.atoms.append(atom)
             atom.lo, atom.hi = self.range_of_operation(atom)
@@ -570,9 +575,10 @@ class Algebra(Knowledge):
         return print_size(self, a, name or (lambda atom: atom.name))
 
 
-def depth_of(a: Any) -> int:
-    """How deep atoms are nested in a size or float expression."""
-    return getattr(a, "depth", 0)
+def measure(atom: Atom, operands: Sequence[Any]) -> None:
+    """Note how deep and heavy an atom of sizes or of float expressions is."""
+    atom.depth = 1 + max([getattr(a, "depth", 0) for a in operands])
+    atom.weight = 1 + sum([getattr(a, "weight", 0) for a in operands])
 
 
 def sym_max(a: Size, b: Size) -> Size:

@@ -631,6 +631,7 @@ def to_torch_bool(cond: Bool, env: ShapeEnv) -> bool | torch.SymBool:
 
 def to_torch_float(value: Real, env: ShapeEnv) -> float | torch.SymFloat:
     """The float or SymFloat of a real."""
+    value = env.shallow_float(value)
     return TracedFloat(FloatNode(env, value)) if isinstance(value, FloatExpr) else value
 
 

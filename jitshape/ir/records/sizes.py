@@ -15,7 +15,7 @@ from jitshape.ir.graph import Location
 from jitshape.ir.records.plain import Reader, Record, Tree, refuse, tree
 from jitshape.ir.shape_env import Fact, ShapeEnv, Symbol
 from jitshape.ir.symfloat import FloatExpr
-from jitshape.ir.symint import Algebra, Atom, IntExpr, depth_of
+from jitshape.ir.symint import Algebra, Atom, IntExpr, measure
 
 
 class AtomRecord(Record):
@@ -122,7 +122,8 @@ class SizesReader(Reader):
         operands = args
         if record.host is not None:
             operands = atom.host = self.read(record.host)
-        atom.depth = 0 if operands is None else 1 + max(map(depth_of, operands))
+        if operands is not None:
+            measure(atom, operands)
         algebra.atoms.append(atom)
         if operands is not None:
             algebra._atom_of[(record.kind, *operands)] = algebra.atom_expr(atom.id)
