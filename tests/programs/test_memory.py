@@ -208,3 +208,18 @@ def test_complex_numbers_seen_as_others(dtype: torch.dtype) -> None:
     check_memory(of_result, make, breaks=None)
     if dtype is not torch.uint8 and dtype is not torch.int16:
         check_memory(to_complex, make, breaks=None)
+
+
+def test_a_copy_of_a_piece_has_memory_of_its_own_size() -> None:
+    def copied(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = y.clone()
+        x.add_(1)
+        return z
+
+    def make() -> list[torch.Tensor]:
+        base = torch.arange(16.0)
+        return [base[:8].view(2, 4), base[4:12]]
+
+    check_memory(copied, make)
+    compiled = jitshape.compile(copied)
+    assert compiled(*make()).untyped_storage().nbytes() == 32

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from jitshape.ir.graph import Graph, Node, Value, tensor_type, values_in
+from jitshape.ir.ops.registry import OPS
 from jitshape.ir.passes import FUNCTIONAL, graph_pass
 from jitshape.ir.rewrite import Rewriter, rewriting
-from jitshape.ir.strides import is_contiguous, same_layout
+from jitshape.ir.strides import is_contiguous, same, same_layout
 from jitshape.ir.symint import Size
-from jitshape.ir.types import ScalarType, TensorType
+from jitshape.ir.types import ScalarType, TensorType, numel
 
 Rule = Callable[[Rewriter, Node], Value | None]
 RULES: dict[str, list[Rule]] = {}
@@ -41,7 +42,7 @@ def simplify(graph: Graph) -> None:
                 continue
             own = node.outs[0].storage
             hidden = own not in published
-            kept = not hidden and result.storage in apart
+            kept = not hidden and (result.storage in apart or not _is_whole(node.outs[0], result))
             if kept or (result.storage in mutated and own is not result.storage):
                 g.keep(node)
                 continue
@@ -49,6 +50,20 @@ def simplify(graph: Graph) -> None:
                 published.add(result.storage)
                 apart.add(result.storage)
             g.replace(node, result)
+
+
+def _is_whole(made: Value, result: Value) -> bool:
+    """Whether `result` serves for what the program made and returns: it lies no deeper in its
+    memory, and that is no larger."""
+    if isinstance(result.type, ScalarType) or made.storage is result.storage:
+        return True
+    root = result
+    while root.node is not None and (found := OPS.get(root.node.op)) is not None:
+        if found.family != "view":
+            break
+        root = found.alias(root.node.args)
+    whole = same(numel(tensor_type(root).shape), numel(result.type.shape))
+    return whole and result.type.offset == tensor_type(made).offset
 
 
 def _simplified(g: Rewriter, node: Node) -> Value | None:
