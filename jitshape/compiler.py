@@ -47,7 +47,7 @@ from jitshape.observe.records import (
 )
 from jitshape.options import Options, environment
 from jitshape.outcomes import Made, argument_names
-from jitshape.stages import Native, bypassed, collection_deferred
+from jitshape.stages import Native, bypassed, collection_deferred, stage
 
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
 
@@ -88,6 +88,7 @@ class Compiler:
             lambda reason: own()._fell_back(reason),
             None if options.fullgraph else lambda: own().forget(),
         )
+        self.warm = None if continuations else parts.WarmStart(function, options)
         self.continuations = continuations or _continuations(options)
         _compilers.add(self)
 
@@ -167,21 +168,11 @@ class Compiler:
 
     def compile(self, slots: tuple[Any, ...]) -> Any:
         """A new entry for this call; returns the call of it, or of the function itself."""
-        failures = recompile_failures(self.entries.guards(), slots)
-        if failures and _stance[-1] == "fail_on_recompile":
-            raise RecompileRefused(
-                f"{self.name} would be compiled again",
-                where=self.where(),
-                because="; ".join(map(str, failures)),
-                avoid="set_stance('default')",
-            )
-        missed = nearest_miss(self.entries.guards(), slots) if failures else ()
-        if failures:
-            if logs.enabled("recompiles"):
-                reasons = "\n".join(f"  {failure}" for failure in failures)
-                logs.log("recompiles", f"{self.name} ({self.where()})\n{reasons}")
-            self.continuations.vain += 1
+        failures, missed = self._missed(slots)
         start = time.thread_time()
+        served = self._served(slots)
+        if served is not None:
+            return served
         try:
             made = self._made_for(slots)
         except Native as native:
@@ -206,6 +197,9 @@ class Compiler:
         program, entry = self._shadowed(made.program, entry)
         self.entries.add(program, entry, made.compiled)
         self.continuations.graphs |= made.compiled is not None
+        if self.warm is not None:
+            with stage("keep"):
+                self.warm.keep(made, slots)
         self._tell(made, failures, missed, time.thread_time() - start)
         if made.capture.policy.became_dynamic():
             dynamic.learn(parts.program_code(self.function.__code__, slots))
@@ -213,6 +207,41 @@ class Compiler:
         extracted = program.run(slots)
         assert extracted is not None
         return TailCall(parts.noting(entry, made.varying), *extracted)
+
+    def _missed(self, slots: tuple[Any, ...]) -> tuple[list, Sequence[GuardFailure]]:
+        """What each entry, and the nearest one, failed at; told, and refused where the user said
+        so."""
+        failures = recompile_failures(self.entries.guards(), slots)
+        if failures and _stance[-1] == "fail_on_recompile":
+            raise RecompileRefused(
+                f"{self.name} would be compiled again",
+                where=self.where(),
+                because="; ".join(map(str, failures)),
+                avoid="set_stance('default')",
+            )
+        missed = nearest_miss(self.entries.guards(), slots) if failures else ()
+        if failures:
+            if logs.enabled("recompiles"):
+                reasons = "\n".join(f"  {failure}" for failure in failures)
+                logs.log("recompiles", f"{self.name} ({self.where()})\n{reasons}")
+            self.continuations.vain += 1
+        return failures, missed
+
+    def _served(self, slots: tuple[Any, ...]) -> TailCall | None:
+        """The call of an entry that an earlier process made."""
+        if self.warm is None:
+            return None
+        with stage("warm"), collection_deferred():
+            served = self.warm.find(slots)
+        if served is None:
+            return None
+        entry: Callable[..., Any] = served.entry
+        if served.assumes:
+            entry = self.assumptions.checked(entry, len(slots))
+        self.entries.add(served.guards, entry, served.program)
+        self.continuations.graphs |= served.program is not None
+        counters.count("graph_hits")
+        return TailCall(parts.noting(entry, served.varying), *served.extracted)
 
     def _shadowed(
         self, program: GuardProgram, entry: Callable[..., Any]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
+class Called:
+    """The program that an entry's code calls as `run`: `key` finds it on disk ("": not kept);
+    `consumed` are the places of results whose graph a backward inside freed."""
+
+    run: Callable[..., Any]
+    key: str = ""
+    consumed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class Made:
     """A compiled entry and what people may want to know of it."""
 
@@ -36,6 +47,7 @@ class Made:
     shares: bool  # the graph was compiled before
     varying: frozenset[str]  # the numbers in the result that are symbolic
     assumes: bool  # something of numbers that exist only when the graph runs
+    called: Called | None = None  # None: no graph
 
 
 def argument_slots(function: types.FunctionType) -> tuple[Local, ...]:

@@ -7,6 +7,7 @@ import importlib.util
 if importlib.util.find_spec("torch") is None:
     from jitshape.torchfree import (
         Assumptions,
+        WarmStart,
         allow,
         compile_call,
         disable,
@@ -33,9 +34,11 @@ else:
     from jitshape.programs import forget_graphs
     from jitshape.shadow import setting as shadow_setting
     from jitshape.shadow import shadowed
+    from jitshape.warm import WarmStart
 
 __all__ = [
     "Assumptions",
+    "WarmStart",
     "allow",
     "compile_call",
     "disable",

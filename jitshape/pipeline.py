@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from jitshape.backend.autograd import with_consumed
+from jitshape.cache.graphs import CompiledGraph
 from jitshape.errors import InternalError, JitshapeError
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
@@ -50,7 +51,7 @@ from jitshape.observe import counters, logs
 from jitshape.observe.explaining import symbol_lines
 from jitshape.observe.records import is_detailed
 from jitshape.options import Options, environment
-from jitshape.outcomes import Made, argument_slots, check_outcome, tell_outcome
+from jitshape.outcomes import Called, Made, argument_slots, check_outcome, tell_outcome
 from jitshape.programs import shared_graph
 from jitshape.stages import Native, stage
 
@@ -76,7 +77,7 @@ def compile_call(
     captured, exit_, graph = capture_and_leave(function, slots, options, continuations, refuted)
     try:
         tell_outcome(captured, options)
-        text, run, inputs, compiled, shared, shares = "", None, (), None, (), False
+        text, called, inputs, compiled, shared, shares = "", None, (), None, (), False
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
         check_promises(captured)
         if environment("VALIDATE"):
@@ -90,11 +91,12 @@ def compile_call(
             inputs = (*(i.source for i in tensors), *symbol_sources(captured, graph))
             consumed = consumed_places(captured, exit_.keys, graph)
             made, shares = shared_graph(graph, options, function.__qualname__)
-            run, compiled = with_consumed(unseen(made.run), consumed), made.program
+            called, compiled = Called(callable_of(made, consumed), made.key, consumed), made.program
             shared = tuple(memory_guards(tensors, made.written, made.viewed))
     finally:
         captured.tracer.close()
     with stage("publish"):
+        run = None if called is None else called.run
         entry = exit_.emitter.finish(function.__globals__, run, inputs)
         assumes = bool(captured.tracer.env.asserts)
         extract = (*(argument_slots(function) if assumes else ()), *exit_.emitter.extract)
@@ -103,7 +105,7 @@ def compile_call(
     counters.count("symbols", len(captured.symbol_texts()))
     counters.count("guards", len(program.guards))
     _log_entry(captured, program, entry)
-    return Made(program, entry, captured, shown, text, compiled, shares, varying, assumes)
+    return Made(program, entry, captured, shown, text, compiled, shares, varying, assumes, called)
 
 
 def capture_and_leave(
@@ -286,6 +288,11 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
 def symbol_sources(captured: Capture, graph: Graph) -> list[Any]:
     symbols = captured.tracer.symbols
     return [symbols[str(symbol)] for symbol in graph.symbols]
+
+
+def callable_of(graph: CompiledGraph, consumed: Sequence[int]) -> Callable[..., Any]:
+    """What an entry's code calls; `consumed` as in Called."""
+    return with_consumed(unseen(graph.run), consumed)
 
 
 def unseen(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,7 +64,17 @@ def shared_graph(graph: Graph, options: Options, name: str) -> tuple[CompiledGra
             logs.log("cache", f"graph miss: {name}: no equal graph so far")
             made = _compiled(graph, options, name, shelf)
     _graphs.add(key, made)
+    _graphs.add(shelf.key or None, made)
     return made, shares
+
+
+def kept_graph(key: str, options: Options, name: str) -> CompiledGraph | None:
+    """The graph of this key in the store, which was loaded already or is now."""
+    found = _graphs.find(key)
+    if found is None:
+        found = _loaded(Shelf(open_store(), key), options, name)
+        _graphs.add(key, found)
+    return found
 
 
 # ---- from disk
@@ -80,10 +90,10 @@ def _loaded(shelf: Shelf, options: Options, name: str) -> CompiledGraph | None:
     _tell(program)
     inputs = tuple(record.written), tuple(record.viewed)
     if record.joint is None:
-        return CompiledGraph(_first(program.run, record.cut), program, *inputs)
+        return CompiledGraph(_first(program.run, record.cut), program, *inputs, shelf.key)
     backward = _Backward(record.joint.backward, options, shelf)
     run = _with_backward(program, backward, record.joint.contract, name)
-    return CompiledGraph(run, program, *inputs)
+    return CompiledGraph(run, program, *inputs, shelf.key)
 
 
 # ---- made
@@ -100,7 +110,7 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
         cut = None if graph.returned == len(graph.outputs) else graph.returned
         shelf.keep(program, cut, written, viewed, None)
         program = replace(program, parts=None)
-        return CompiledGraph(_first(program.run, cut), program, written, viewed)
+        return CompiledGraph(_first(program.run, cut), program, written, viewed, shelf.key)
     with stage("partition"):
         split = partition(graph)
         contract = contract_of(graph, split)
@@ -109,7 +119,7 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
     shelf.keep(program, None, written, viewed, lambda: Joint(contract, write_graph(split.backward)))
     program = replace(program, parts=None)
     run = _with_backward(program, backward, contract, name)
-    return CompiledGraph(run, program, written, viewed)
+    return CompiledGraph(run, program, written, viewed, shelf.key)
 
 
 def _with_backward(

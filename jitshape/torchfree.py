@@ -152,6 +152,19 @@ class Assumptions:
         return entry
 
 
+class WarmStart:
+    """Nothing is kept on disk."""
+
+    def __init__(self, function: types.FunctionType, options: Options) -> None:
+        pass
+
+    def find(self, slots: tuple[Any, ...]) -> None:
+        pass
+
+    def keep(self, made: Made, slots: tuple[Any, ...]) -> None:
+        pass
+
+
 def install() -> None:
     """No tensors are read in C."""
 

@@ -38,6 +38,7 @@ class CompiledGraph:
     program: Any
     written: tuple[int, ...]
     viewed: tuple[int, ...]
+    key: str = ""  # in the store
 
 
 class GraphCache:
@@ -53,8 +54,8 @@ class GraphCache:
         self._graphs.move_to_end(key)
         return self._graphs[key]
 
-    def add(self, key: Hashable | None, graph: CompiledGraph) -> None:
-        if key is not None:
+    def add(self, key: Hashable | None, graph: CompiledGraph | None) -> None:
+        if key is not None and graph is not None:
             self._graphs[key] = graph
             while len(self._graphs) > self.kept:
                 self._graphs.popitem(last=False)

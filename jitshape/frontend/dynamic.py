@@ -129,6 +129,7 @@ class Policy:
         self.history, self.mode = history, mode
         self.promises, self.varying = promises, varying
         self.decisions: dict[str, Decision] = {}
+        self.observed: dict[str, Source] = {}  # by text, what the history has values of
         self._dynamic = Patterns.of_environment("DYNAMIC_SOURCES")
         self._static = Patterns.of_environment("STATIC_SOURCES")
 
@@ -178,6 +179,7 @@ class Policy:
         self, source: Source, value: int | float, from_start: bool, also: str = ""
     ) -> Decision:
         text = str(source)
+        self.observed[text] = source
         seen = self.history.observe(text, value)
         known = self.decisions.get(text)
         if known is not None:

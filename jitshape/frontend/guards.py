@@ -101,7 +101,7 @@ def explain(program: GuardProgram, slots: tuple) -> Failure | None:
     return Failure(guard, observed(guard, slots))
 
 
-# ---- reading sources from Python, for explanations only
+# ---- reading sources from Python, for explanations and for entries that are read back
 
 
 class Absent(Exception):
@@ -109,9 +109,11 @@ class Absent(Exception):
 
 
 READERS: dict[type, Callable[[Any, Any], Any]] = {
-    S.Item: lambda source, base: base[source.index],
+    S.Item: lambda source, base: (tuple if isinstance(base, tuple) else list).__getitem__(
+        base, source.index
+    ),
     S.TypeOf: lambda source, base: type(base),
-    S.InstanceDict: lambda source, base: base.__dict__,
+    S.InstanceDict: lambda source, base: object.__getattribute__(base, "__dict__"),
     S.Key: lambda source, base: (
         dict.__getitem__(base, source.key) if isinstance(base, dict) else base[source.key]
     ),

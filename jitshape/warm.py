@@ -1,0 +1,186 @@
+"""Warm start: entries that earlier processes made serve without a trace.
+
+In: an entry of this process, to keep; or a call that no entry serves.  Out: a record in the store;
+or an entry of an earlier process whose guards, assembled anew for the objects of this one, hold of
+the call.
+The records of a function lie under one key: the content of its code, its name, and the options
+that a trace depends on.  Functions that the trace went into are objects of the record
+(frontend/records/objects.py): their code must be what it was.
+Invariant: an entry is kept only if all that its trace relied on is in its record; why one is not
+kept, or not used, is counted (`stats()["details"]`) and logged (JITSHAPE_LOGS=cache).
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from jitshape.backend.compile import Program
+from jitshape.cache.records import digest
+from jitshape.cache.store import Store, open_store
+from jitshape.frontend import dynamic
+from jitshape.frontend.capture import program_code
+from jitshape.frontend.checks import TensorMatches
+from jitshape.frontend.guards import GuardProgram, read
+from jitshape.frontend.marks import marks_of
+from jitshape.frontend.records.entries import EntryRecord, Reader, Writer
+from jitshape.ir.records.plain import Record, Unreadable, Unrecordable
+from jitshape.observe import counters, logs
+from jitshape.options import Options, environment
+from jitshape.outcomes import Made
+from jitshape.pipeline import callable_of
+from jitshape.profile import code_key
+from jitshape.programs import kept_graph
+
+LEVEL = "entries"
+KEPT = 8  # entries of one function
+# Settings under which every entry is to be made here, or that are part of the key.
+CHECKING = ("FORCE", "VALIDATE", "SHADOW")
+POLICIES = ("DYNAMIC_SOURCES", "STATIC_SOURCES")
+
+
+class KeptEntry(Record):
+    """`graph`: the key of the program that the code calls, if it calls one."""
+
+    entry: EntryRecord
+    graph: str | None
+    consumed: list[int]
+    varying: list[str]
+    assumes: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """An entry of an earlier process that serves a call; `extracted` is what it is called with."""
+
+    guards: GuardProgram
+    entry: types.FunctionType
+    program: Program | None
+    varying: frozenset[str]
+    assumes: bool
+    extracted: tuple
+
+
+class WarmStart:
+    """The kept entries of one function."""
+
+    def __init__(self, function: types.FunctionType, options: Options) -> None:
+        self.function, self.options = function, options
+        self._records: dict[str, list[KeptEntry]] = {}
+
+    def _key(self, slots: Sequence[Any]) -> str | None:
+        """None: nothing is kept of this function."""
+        o = self.options
+        if callable(o.backend) or o.dynamic_shapes is not None or not o.cache:
+            return None
+        if any(environment(name) not in ("", "0") for name in CHECKING):
+            return None
+        f = self.function
+        codes = tuple(map(code_key, (f.__code__, program_code(f.__code__, tuple(slots)))))
+        asked = o.dynamic, o.backend, o.unroll_limit, o.memory_plan, o.name
+        said = tuple(environment(name) for name in POLICIES)
+        process = sys.flags.optimize, torch.version.cuda and torch.cuda.device_count()
+        return digest((codes, f.__module__, f.__qualname__, asked, said, process))
+
+    # ---- to serve
+
+    def find(self, slots: tuple[Any, ...]) -> Served | None:
+        """The entry of an earlier process that serves this call."""
+        key, store = self._key(slots), open_store()
+        if key is None or store is None:
+            return None
+        if key not in self._records:
+            self._records[key] = _load(store, key)
+        for kept in reversed(self._records[key]):
+            try:
+                served = self._serve(kept, slots)
+            except Unreadable as error:
+                _say("entry", f"{error}", "entry_misses")
+                continue
+            if served is not None:
+                counters.count_in("cache", "entry:hit")
+                logs.log("cache", f"entry hit: {self.function.__qualname__}: nothing is traced")
+                return served
+        counters.count_in("cache", "entry:miss")
+        return None
+
+    def _serve(self, kept: KeptEntry, slots: tuple[Any, ...]) -> Served | None:
+        reader = Reader(kept.entry, self.function, slots)
+        guards = reader.guards()
+        extracted = guards.run(slots)
+        if extracted is None:
+            _say("entry", "its guards do not hold", "entry_misses")
+            return None
+        if any(marks_of(tensor) for tensor in _tensors(guards, slots)):
+            raise Unreadable("sizes of an input are marked")
+        run, program = None, None
+        if kept.graph is not None:
+            graph = kept_graph(kept.graph, self.options, self.function.__qualname__)
+            if graph is None:
+                raise Unreadable("its program is not in the store")
+            run, program = callable_of(graph, kept.consumed), graph.program
+        code = reader.code(run)
+        entry = types.FunctionType(code, self.function.__globals__, code.co_name)
+        history = dynamic.history_of(program_code(self.function.__code__, slots))
+        for text, place in kept.entry.numbers:
+            history.observe(text, read(reader.source(place), slots))
+        varying = frozenset(kept.varying)
+        return Served(guards, entry, program, varying, kept.assumes, extracted)
+
+    # ---- to keep
+
+    def keep(self, made: Made, slots: tuple[Any, ...]) -> None:
+        """Keep a new entry, if all of it can be written."""
+        key, store = self._key(slots), open_store()
+        if key is None or store is None:
+            return
+        try:
+            kept = self._record(made)
+        except Unrecordable as error:
+            _say("entry", str(error), "not_kept")
+            return
+        known = [*_load(store, key), kept][-KEPT:]
+        store.put(LEVEL, key, _encoder.encode(known))
+
+    def _record(self, made: Made) -> KeptEntry:
+        captured, called = made.capture, made.called
+        if captured.outcome.kind != "return":
+            raise Unrecordable("a graph break")
+        if called is not None and not called.key:
+            raise Unrecordable("its program is not kept")
+        writer = Writer(self.function, made.program, None if called is None else called.run)
+        observed = captured.policy.observed
+        entry = writer.entry(made.entry.__code__, captured.tracer.env, observed)
+        key, consumed = (None, ()) if called is None else (called.key, called.consumed)
+        return KeptEntry(entry, key, list(consumed), sorted(made.varying), made.assumes)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[KeptEntry])
+
+
+def _load(store: Store, key: str) -> list[KeptEntry]:
+    data = store.get(LEVEL, key)
+    if data is None:
+        return []
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        _say("entry", f"damaged: {error}", "entry_misses")
+        return []
+
+
+def _tensors(guards: GuardProgram, slots: tuple[Any, ...]) -> list[Any]:
+    rows = (guard for guard in guards.guards if isinstance(guard.check, TensorMatches))
+    return [read(guard.source, slots) for guard in rows if guard.source is not None]
+
+
+def _say(level: str, reason: str, group: str) -> None:
+    counters.count_in(group, f"{level}: {reason}")
+    logs.log("cache", f"{level} {'not kept' if group == 'not_kept' else 'not used'}: {reason}")
