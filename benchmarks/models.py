@@ -21,6 +21,7 @@ import select
 import signal
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -178,7 +179,9 @@ def in_fork(work: Callable[[], dict[str, Any]], timeout: float) -> dict[str, Any
         os.close(reading)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         try:
-            result = work()
+            with tempfile.TemporaryDirectory() as folder:  # nothing is known from other items
+                os.environ["JITSHAPE_CACHE_DIR"] = folder
+                result = work()
         except BaseException as error:
             result = {"status": "error", "detail": f"{type(error).__name__}: {error}"}
         os.write(writing, json.dumps(result, default=str).encode())
