@@ -136,3 +136,20 @@ def test_parameters_written_while_autograd_is_on_outside() -> None:
         assert w[0, 0] == 2.0 ** (number + 1)
     assert jitshape.stats()["fallbacks"] == 0
     assert w.is_leaf and w.requires_grad and w.grad_fn is None
+
+
+FUSED = {
+    "adam": partial(Adam, lr=0.1, weight_decay=0.1, fused=True),
+    "adam, amsgrad": partial(Adam, lr=0.1, amsgrad=True, maximize=True, fused=True),
+    "adamw": partial(AdamW, lr=0.1, fused=True),
+    "adamw, a tensor": partial(AdamW, lr=torch.tensor(0.1), fused=True),
+    "sgd": partial(SGD, lr=0.1, weight_decay=0.1, fused=True),
+    "sgd, momentum": partial(SGD, lr=0.1, momentum=0.9, nesterov=True, fused=True),
+    "sgd, dampening": partial(SGD, lr=0.1, momentum=0.9, dampening=0.5, fused=True),
+    "adagrad": partial(torch.optim.Adagrad, lr=0.1, lr_decay=0.1, weight_decay=0.1, fused=True),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_steps_are_arithmetic(name: str) -> None:
+    check(FUSED[name])

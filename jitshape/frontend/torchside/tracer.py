@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import jitshape.ir.foreach
+import jitshape.ir.fused_steps
 import jitshape.ir.lending
 import jitshape.ir.literals
 import jitshape.ir.metadata
