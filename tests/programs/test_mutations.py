@@ -13,6 +13,7 @@ from tests.programs.fuzz import Fuzzer, fuzz
 from tests.programs.models import PROGRAMS
 
 FEW = 120  # changes of each program; --all-mutations makes them all
+FUZZED = ("pointwise", "norm_gelu", "attention", "classifier", "gpt", "gpt_train", "bert")
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_examples(name: str, limit: int | None) -> None:
     assert 5 <= report.misses < report.changes
 
 
-@pytest.mark.parametrize("name", ["pointwise", "attention", "classifier", "gpt"])
+@pytest.mark.parametrize("name", FUZZED)
 def test_programs(name: str, limit: int | None) -> None:
     program = PROGRAMS[name]
     function = program.make()
