@@ -12,6 +12,7 @@ import abc
 import ctypes
 import operator
 import sys
+from collections.abc import Iterable
 from types import FunctionType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +28,7 @@ from jitshape.frontend.sources import Held, TypeAttribute, class_field
 from jitshape.frontend.values.base import Raised, Value
 
 if TYPE_CHECKING:
+    from jitshape.frontend.emit import Emitter
     from jitshape.frontend.frame import Frame
 
 IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
@@ -146,6 +148,22 @@ class SequenceIterator(Value):
             return None
         self.index += 1
         return item
+
+    def children(self) -> Iterable[Value]:
+        return () if self.sequence is None else (self.sequence,)
+
+    def reconstruct(self, e: Emitter) -> None:
+        from jitshape.frontend.values.iterators import iterator_at
+
+        e.begin_call()
+        e.const(iterator_at)
+        e.const(iter)
+        if self.sequence is None:
+            e.const(_OnlyGetitem())
+        else:
+            e.value(self.sequence)
+        e.const(self.index)
+        e.end_call(3)
 
 
 class _OnlyGetitem:

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import itertools
+import sys
 import threading
 import traceback
 
@@ -625,3 +626,61 @@ def test_a_generator_is_called_what_its_function_is(monkeypatch):
         monkeypatch.setattr(renamed, "__qualname__", f"a.{name}")
         made = compiled()[1]
         assert (made.__name__, made.__qualname__, next(made)) == (name, f"a.{name}", 2)
+
+
+class Squares:
+    def __init__(self, count):
+        self.count = count
+
+    def __getitem__(self, index):
+        if index >= self.count:
+            raise IndexError
+        return index * index
+
+
+@pytest.mark.parametrize("taken", [0, 2, 4])
+def test_an_iterator_by_subscripts_leaves_where_it_stands(taken):
+    def program(squares):
+        found = iter(squares)
+        first = [next(found, None) for _ in range(taken)]
+        note("between")
+        return first, found
+
+    def outcome(call):
+        squares = Squares(3)
+        first, found = call(squares)
+        squares.count = 5
+        return first, list(found), type(found)
+
+    compiled = jitshape.compile(program)
+    assert outcome(compiled) == outcome(program) == outcome(compiled)
+    jitshape.reset()
+    compiled(Squares(3))
+    assert jitshape.stats()["fallbacks"] == 0
+
+
+def test_a_submodule_is_imported_where_the_program_imports_it(tmp_path, monkeypatch):
+    folder = tmp_path / "package_of_test"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("here = 1")
+    (folder / "first.py").write_text("value = 3")
+    (folder / "second.py").write_text("value = 4")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def package():
+        import package_of_test
+
+        return package_of_test.here
+
+    def submodules():
+        from package_of_test import first, here
+        from package_of_test import second as other
+
+        return first.value + other.value + here
+
+    assert package() == 1
+    compiled = jitshape.compile(submodules)
+    assert "package_of_test.first" not in sys.modules
+    assert [compiled() for _ in range(3)] == [8] * 3
+    for name in [name for name in sys.modules if name.startswith("package_of_test")]:
+        monkeypatch.delitem(sys.modules, name)

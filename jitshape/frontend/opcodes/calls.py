@@ -187,10 +187,19 @@ def import_name(m: Any, frame: Frame, arg: str) -> None:
         full = resolve_relative(m, frame, arg, level)
     if full not in sys.modules:
         m.stop("import", f"module {full} is imported for the first time")
+    check_submodules(m, full, names.constant() or ())
     wants_leaf = names.python_type() is tuple and names.truth(m)
     if not wants_leaf and not level:
         full = full.partition(".")[0]
     frame.stack[-2:] = (loaded_module(m, full),)
+
+
+def check_submodules(m: Any, full: str, names: tuple[str, ...]) -> None:
+    """What `from package import name` names is imported too, unless the package has it."""
+    found = vars(sys.modules[full])
+    for name_ in names if "__path__" in found else ():
+        if name_ not in found and f"{full}.{name_}" not in sys.modules:
+            m.stop("import", f"module {full}.{name_} is imported for the first time")
 
 
 def resolve_relative(m: Any, frame: Frame, name: str, level: int) -> str:
