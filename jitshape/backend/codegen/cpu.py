@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
+from llvmlite.binding import llvm_version_info
 
 from jitshape.backend import loops
 from jitshape.backend.codegen import cpu_memory
@@ -34,6 +35,8 @@ from jitshape.backend.loops import Accumulator, Axis, Kernel, Loop, Scalar, Stat
 from jitshape.backend.split import Stages
 from jitshape.backend.text import kernel_text
 
+SCALES_SINCE = (22,)  # LLVM before calls ldexpf for each lane
+
 
 class Facts(NamedTuple):
     """What a scalar depends on: axes and accumulators, memory, memory the kernel stores to."""
@@ -49,7 +52,7 @@ class Generator(SizeWriter):
     def __init__(self, kernel: Kernel, plan: Plan, declarations: set[str]) -> None:
         super().__init__(kernel, declarations)
         self.plan = plan
-        self.scales = plan.lanes == 16  # AVX-512
+        self.scales = plan.lanes == 16 and llvm_version_info >= SCALES_SINCE  # AVX-512
         self.axis_ids |= {atom_id(axis) for axis in plan.grid}
         self.buffers: dict[loops.Buffer, str] = {}
         self.turned: dict[Turned, str] = {}  # where a tile keeps an access's vector of this step

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from jitshape.backend import jit
+from jitshape.backend.codegen import cpu
 from jitshape.backend.interpret import interpret
 from jitshape.backend.jit import compile_kernels
 from jitshape.backend.loops import COMPARISONS, PREDICATES
@@ -244,3 +245,11 @@ def test_constant_exponents(exponent):
     out = torch.empty_like(x)
     launch(x, out, len(x))
     assert ulps(out, torch.pow(x, exponent)) <= 2
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_powers_of_two_are_multiplied_in_by_one_instruction_where_llvm_has_it(known, monkeypatch):
+    monkeypatch.setattr(cpu, "SCALES_SINCE", (0,) if known else (10_000,))
+    exp = kernels.pointwise(lambda x: kernels.op("exp", x), [torch.float32], torch.float32)
+    assert ("@llvm.ldexp.v16f32" in cpu.write_kernel(exp, 16, set())) is known
+    assert "ldexp" not in cpu.write_kernel(exp, 8, set())
