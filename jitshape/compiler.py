@@ -14,7 +14,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +46,7 @@ from jitshape.observe.records import (
     record,
 )
 from jitshape.options import Options, environment
-from jitshape.outcomes import Made, argument_names
+from jitshape.outcomes import Made, argument_names, bound_slots
 from jitshape.stages import Native, bypassed, collection_deferred, stage
 
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
@@ -140,6 +140,12 @@ class Compiler:
             return self.compile(slots)
         finally:
             self.lock.release()
+
+    def precompile(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Make, or find on disk, the entry that serves such a call; nothing of it is run."""
+        slots = bound_slots(self.function, args, kwargs)
+        if self.dispatcher.find_entry(slots) is None:
+            self.serve(self.dispatcher, slots)
 
     def _compiles_in_vain(self) -> bool:
         """Whether calls bring ever new entries (of which the user was told), none with a graph:
@@ -310,6 +316,12 @@ class Compiler:
             )
 
 
+def _precompile(own: weakref.ref[Compiler], /, *args: Any, **kwargs: Any) -> None:
+    compiler = own()
+    assert compiler is not None  # the dispatcher that this is an attribute of owns it
+    compiler.precompile(args, kwargs)
+
+
 def _natively_again(own: weakref.ref[Compiler], reason: str, fallback: bool, *slots: Any) -> Any:
     compiler = own()
     assert compiler is not None  # its dispatcher makes this call
@@ -353,7 +365,10 @@ def _stand_back() -> None:
 
 def callable_of(function: types.FunctionType, options: Options, told_as: Any = None) -> Any:
     """What is called in place of `function`."""
-    dispatcher = Compiler(function, options, told_as=told_as).hand_out()
+    compiler = Compiler(function, options, told_as=told_as)
+    dispatcher = compiler.hand_out()
+    if not hasattr(function, "precompile"):  # the user's own attribute stays
+        dispatcher.precompile = functools.partial(_precompile, weakref.ref(compiler))
     return dispatcher if _force is None else _force.round(dispatcher)
 
 

@@ -37,6 +37,11 @@ def _made(cls: type[nn.Module]) -> type[nn.Module]:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self._jitshape.call(*args, **kwargs)
 
+    def precompile(self: Any, /, *args: Any, **kwargs: Any) -> None:
+        """Make the entry that serves such a call; nothing of it is run."""
+        handle = self._jitshape
+        handle.call.__func__.precompile(handle.original, *args, **kwargs)
+
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         handle = self._jitshape
         return _rebuild, (handle.original, handle.options)
@@ -56,6 +61,8 @@ def _made(cls: type[nn.Module]) -> type[nn.Module]:
         "_orig_mod": property(lambda self: self._jitshape.original),
         "__wrapped__": property(lambda self: self._jitshape.original),
     }
+    if not hasattr(cls, "precompile"):  # the user's own method stays
+        namespace["precompile"] = precompile
     return type(cls)(cls.__name__, (cls,), namespace)
 
 

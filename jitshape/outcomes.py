@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,19 @@ def argument_names(function: types.FunctionType) -> tuple[str, ...]:
     code = function.__code__
     more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + more]
+
+
+def bound_slots(
+    function: types.FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """What the argument slots hold in a call with these arguments.  Raises TypeError."""
+    bare = types.FunctionType(
+        function.__code__, {}, function.__name__, function.__defaults__, function.__closure__
+    )  # whose signature is its own, whatever the function says of itself
+    bare.__kwdefaults__ = function.__kwdefaults__
+    bound = inspect.signature(bare).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return tuple(bound.arguments[name] for name in argument_names(function))
 
 
 def check_outcome(captured: Any, options: Options) -> None:

@@ -127,3 +127,11 @@ def test_the_least_recently_used_goes() -> None:
     assert [cache.find(key) is made for key in "abc"] == [True, False, True]
     cache.add(None, made)
     assert cache.find(None) is None
+
+
+def test_a_hundred_instances_are_one_compilation() -> None:
+    x = torch.rand(3, 4)
+    for _ in range(100):
+        model = Scale()
+        assert_same(model(x), jitshape.compile(model)(x))
+    assert counts() == (1, 99, 0)
