@@ -142,6 +142,13 @@ def test_integers_and_bools_beside_floats() -> None:
     check(f, call(3), call(4), call(6), compiles=2)
 
 
+def test_what_is_written_to_places_fits_by_a_fact() -> None:
+    def f(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.ones(5, 4) > 0, x[index], 0.0).sum(-1)
+
+    check(f, (leaf(3, 4), torch.randint(0, 3, (5,))), dynamic=True)
+
+
 def test_no_function_without_grad() -> None:
     compiled = jitshape.compile(lambda x: x * 2)
     assert compiled(torch.ones(2)).grad_fn is None

@@ -466,7 +466,8 @@ class IndexPut:
         if any(i is not None and i.type.dtype in (torch.bool, torch.uint8) for i in indices):
             return  # the call of ATen checks
         shape, _ = indexed_shape(env, x, indices)
-        if broadcast(env, shape, values.type.shape) != shape:
+        common = broadcast(env, shape, values.type.shape)
+        if list(map(env.simplify, common)) != list(map(env.simplify, shape)):
             raise RuntimeError(
                 f"shape mismatch: value tensor of shape {list(values.type.shape)} cannot be "
                 f"broadcast to indexing result of shape {list(shape)}"
