@@ -8,7 +8,6 @@ after its own output, on stderr with --stderr, else on stdout.
 from __future__ import annotations
 
 import json
-import os
 import runpy
 import sys
 import traceback
@@ -136,7 +135,6 @@ def kernels(script: str, arguments: tuple[str, ...], quality: bool, targets: tup
     unknown = [target for target in targets if target not in DEVICES]
     if unknown:
         raise click.BadParameter(f"{unknown[0]} is none of {', '.join(DEVICES)}")
-    os.environ["JITSHAPE_CACHE"] = "0"  # programs of earlier runs have no kernels to look at
     with watched_kernels() as found:
         status, _ = run_script(script, arguments)
     report.print_quality(unique_qualities(found, targets or tuple(DEVICES)), sys.stdout)

@@ -95,7 +95,7 @@ def sweep(root: Path, limit: int) -> None:
     with locked(root / TALLY, 0.0) as alone:
         if not alone:
             return
-        now = time.time()
+        now, counted = time.time(), _tally(root)
         for file in unfinished(root):
             if not 0 <= now - file.used < ABANDONED:
                 _delete(file)
@@ -108,7 +108,12 @@ def sweep(root: Path, limit: int) -> None:
             elif file.used > now:  # the clock was set back: it ages from now on
                 with suppress(OSError):
                     os.utime(file.path)
-        os.truncate(root / TALLY, total // BLOCK)
+        meanwhile = max(_tally(root) - counted, 0)  # counted twice where it is among the files
+        os.truncate(root / TALLY, total // BLOCK + meanwhile)
+
+
+def _tally(root: Path) -> int:
+    return os.stat(root / TALLY, follow_symlinks=False).st_size
 
 
 def _delete(file: Kept) -> bool:
