@@ -18,7 +18,7 @@ from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
 from jitshape.ir.ops.externs import at_call, run
 from jitshape.ir.symbolic_tensor import SymbolicTensor
-from jitshape.ir.symnode import to_torch_bool
+from jitshape.ir.symnode import from_torch, to_torch_bool
 from jitshape.ir.types import ScalarType
 
 MOST_ELEMENTS = 256  # of a list: each is a number of its own in the graph
@@ -28,7 +28,9 @@ MOST_ELEMENTS = 256  # of a list: each is a number of its own in the graph
 def item(x: Any) -> Any:
     if type(x) is not SymbolicTensor or x.dtype is not torch.bool:
         return NotImplemented
-    return torch.Tensor.item(x.to(torch.uint8)) > 0
+    number = torch.Tensor.item(x.to(torch.uint8))
+    current_trace().env.refine(from_torch(number), 0, 1)  # no count, which may be taken for more
+    return number > 0
 
 
 def _compares(function: Any, name: str, op: Any) -> None:

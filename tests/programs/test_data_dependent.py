@@ -314,3 +314,16 @@ def test_the_larger_of_numbers_of_run_time() -> None:
 
     found = agree(f, [(torch.linspace(-2, 1, n),) for n in (4, 9, 7)] + [(-torch.ones(3),)])
     assert found["graph_breaks"] == 0
+
+
+def test_a_truth_is_no_test_for_emptiness():
+    def f(x, mask):
+        return x + 1 if mask.any().item() else x - 1
+
+    jitshape.reset()
+    compiled = jitshape.compile(f)
+    x, mask = torch.randn(3), torch.zeros(3, dtype=torch.bool)
+    for choice in (mask, ~mask, mask):
+        torch.testing.assert_close(compiled(x, choice), f(x, choice))
+    assert jitshape.stats()["graph_breaks"] == 1
+    assert jitshape.stats()["fallbacks"] == 0
