@@ -211,9 +211,12 @@ class _Called(torch.autograd.Function):
         return (None, *ctx.call.backward(ctx, gradients))
 
 
+_NODE: type = _Called._backward_cls
+
+
 def called_by(node: Any) -> FunctionCall | None:
     """The call whose node of autograd's graph this is."""
-    return node.call if isinstance(node, _Called._backward_cls) else None
+    return node.call if isinstance(node, _NODE) else None
 
 
 def function_behind(result: Any) -> FunctionCall | None:
@@ -234,6 +237,8 @@ def apply(m: Machine, cls: Value, *args: Value) -> Value:
     """`super().apply(*args)` in torch.autograd.Function."""
     assert isinstance(cls, ClassValue)
     real = cls.object
+    for name in ("_backward_cls", "vjp", "boxed_grads_call"):
+        m.type_lookup(real, name)
     if not hasattr(real, "_backward_cls") or real.vjp is not torch.autograd.Function.vjp:
         raise Break("autograd", f"{real.__name__} overrides vjp, or is no Function")
     if getattr(real, "boxed_grads_call", False):
