@@ -26,7 +26,8 @@ OPS_TRIED = [name for name in COMPUTED if OPS[name].family in ("pointwise", "red
 
 
 def check(found: list[Quality], flat: dict[str, int]) -> None:
-    """No spills (of stages a few bytes); of kernels in `flat`, accesses of so many bits where addresses are aligned."""
+    """No spills (of stages a few bytes); of kernels in `flat`, accesses of so many bits where
+    addresses are aligned."""
     for each in found:
         stage = "_stage" in each.kernel  # runs for rows of 32k elements and more alone
         assert each.spilled <= (8 if stage else 0) and each.occupancy > 0, each
