@@ -27,7 +27,7 @@ from jitshape.cache.store import Store, open_store
 from jitshape.frontend import dynamic
 from jitshape.frontend.capture import program_code
 from jitshape.frontend.checks import TensorMatches
-from jitshape.frontend.guards import GuardProgram, read
+from jitshape.frontend.guards import Absent, GuardProgram, read
 from jitshape.frontend.marks import marks_of
 from jitshape.frontend.records.entries import EntryRecord, Reader, Writer
 from jitshape.ir.records.plain import Record, Unreadable, Unrecordable
@@ -127,11 +127,19 @@ class WarmStart:
             run, program = callable_of(graph, kept.consumed), graph.program
         code = reader.code(run)
         entry = types.FunctionType(code, self.function.__globals__, code.co_name)
-        history = dynamic.history_of(program_code(self.function.__code__, slots))
-        for text, place in kept.entry.numbers:
-            history.observe(text, read(reader.source(place), slots))
+        self._observe(kept, reader, slots)
         varying = frozenset(kept.varying)
         return Served(guards, entry, program, varying, kept.assumes, extracted)
+
+    def _observe(self, kept: KeptEntry, reader: Reader, slots: tuple[Any, ...]) -> None:
+        """Note the numbers of this call, as its trace would have, so that the next one knows what
+        changed."""
+        history = dynamic.history_of(program_code(self.function.__code__, slots))
+        for text, place in kept.entry.numbers:
+            try:
+                history.observe(text, read(reader.source(place), slots))
+            except Absent:  # no guard holds on to it
+                continue
 
     # ---- to keep
 

@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
+import jitshape
 from tests.cache import variations
 from tests.cache.process import ROOT
 
@@ -51,3 +54,22 @@ def test_what_changed_is_traced(outcomes: dict[str, dict], name: str) -> None:
     outcome = outcomes[name]
     assert "error" not in outcome, outcome["error"]
     assert outcome["served"] == 0 and outcome["traced"], outcome["details"]
+
+
+def test_a_size_that_changes_after_a_served_call_becomes_dynamic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JITSHAPE_CACHE", "1")
+    monkeypatch.setenv("JITSHAPE_CACHE_DIR", str(tmp_path / "cache"))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).sum(0)
+
+    for sizes, entry, compiles in (((3,), (0, 1), 1), ((3, 5, 7), (1, 1), 1)):
+        jitshape.reset()
+        compiled = jitshape.compile(f)
+        for n in sizes:
+            assert torch.equal(compiled(torch.ones(n, 2)), f(torch.ones(n, 2)))
+        stats = jitshape.stats()
+        assert (stats["cache"]["entry"]["hit"], stats["cache"]["entry"]["miss"]) == entry
+        assert stats["compiles"] == compiles
