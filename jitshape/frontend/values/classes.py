@@ -471,6 +471,17 @@ class SuperValue(Value):
         e.end_call(2)
 
 
+def super_complaint(cls: Value, owner: Value) -> str:
+    if sys.version_info < (3, 13):
+        return "super(type, obj): obj must be an instance or subtype of type"
+    if isinstance(owner, ClassValue):
+        shown = f"type {owner.object.__name__}"
+    else:
+        shown = f"instance of {owner.python_type().__name__}"
+    wanted = cls.constant().__name__
+    return f"super(type, obj): obj ({shown}) is not an instance or subtype of type ({wanted})."
+
+
 def make_super(m: Machine, cls: Value, owner: Value) -> Value:
     """`super(cls, owner)` with CPython's check."""
     if isinstance(cls, ClassValue):
@@ -480,4 +491,4 @@ def make_super(m: Machine, cls: Value, owner: Value) -> Value:
             return SuperValue(cls.object, owner, owner.python_type())
     if m.real_class(cls) is None:
         m.throw(TypeError, f"super() argument 1 must be a type, not {cls.python_type().__name__}")
-    m.throw(TypeError, "super(type, obj): obj must be an instance or subtype of type")
+    m.throw(TypeError, super_complaint(cls, owner))

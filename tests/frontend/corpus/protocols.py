@@ -387,4 +387,15 @@ def p_bases_and_not_what_classes_say():
     return log, type(Made()).__name__, list(Asked.log)
 
 
+@cases()
+def p_super_of_strangers():
+    out = []
+    for cls, thing in ((int, Virtual([])), (Virtual, []), (Virtual, list), (3, 3)):
+        try:
+            super(cls, thing)
+        except TypeError as error:
+            out.append(str(error))
+    return out
+
+
 __all__ = ["CASES"]
