@@ -221,3 +221,13 @@ def test_values_that_an_op_checks_when_it_runs() -> None:
     compiled = check(f, *rows, compiles=2)
     with pytest.raises(RuntimeError, match="sum to"):
         compiled(torch.rand(5), torch.tensor([1, 2]))
+
+
+def test_a_kernel_never_sees_sizes_that_do_not_agree() -> None:
+    """Of a transform, that of the result is a number: a kernel would trust it."""
+
+    def f(x):
+        return torch.fft.irfft(x, 12), torch.fft.hfft(x)
+
+    rows = [(torch.randn(n, n + 2, dtype=torch.complex64),) for n in (31, 2, 7)]
+    check(f, *rows, dynamic=True)

@@ -119,12 +119,23 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
         result = run(env, func, args, kwargs, number, fill)
         return list(result) if isinstance(result, (tuple, list)) else [result]
 
+    def elsewhere(number: Callable[[Size], int]) -> list[Any]:
+        """At other sizes.  Kernels trust sizes that they are given as numbers to agree with those
+        of the tensors: there none runs."""
+        if takes_sizes:
+            try:
+                return rows(number, NOWHERE)
+            except NotImplementedError:  # for the meta device
+                pass
+        return rows(number, fill)
+
+    takes_sizes = "SymInt" in str(func._schema)
     fill, found = _first_that_runs(rows, partial(at_call, env))
     varied = found
     if torch.Tag.dynamic_output_shape in func.tags:  # sizes depend on the values
         varied = rows(partial(at_call, env), DISTINCT)
     fit = Fit(env, sizes_in(args, kwargs), _checks_sizes(func, args))
-    fit.run(list(map(_shape, found)), lambda number: list(map(_shape, rows(number, fill))))
+    fit.run(list(map(_shape, found)), lambda number: list(map(_shape, elsewhere(number))))
     types: list[TensorType | None] = []
     for place, tensor in enumerate(found):
         if not isinstance(tensor, torch.Tensor):
