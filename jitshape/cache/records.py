@@ -138,7 +138,7 @@ class Shelf:
             return
         try:
             self.store.put(level, key, _encoder.encode(record()))
-        except Unrecordable as error:
+        except (OverflowError, Unrecordable) as error:  # also an integer beyond 64 bits
             counters.count_in("not_kept", f"{level}: {error}")
             logs.log("cache", f"{level} not kept: {error}")
 

@@ -26,7 +26,7 @@ from jitshape.ir.graph import (
     Value,
 )
 from jitshape.ir.records import sizes
-from jitshape.ir.records.plain import Record, Tree, Unreadable, tree
+from jitshape.ir.records.plain import Record, Tree, Unreadable, Unrecordable, tree
 from jitshape.ir.records.sizes import SizesReader, SizesRecord, write_sizes
 from jitshape.ir.types import ScalarType, TensorType
 
@@ -69,7 +69,10 @@ _decoder = msgspec.msgpack.Decoder(GraphRecord)
 
 def write_graph(graph: Graph) -> bytes:
     """Raises Unrecordable."""
-    return _encoder.encode(_Writer().graph(graph))
+    try:
+        return _encoder.encode(_Writer().graph(graph))
+    except OverflowError as error:  # a bound of an integer beyond 64 bits
+        raise Unrecordable(f"a graph: {error}") from error
 
 
 def read_graph(data: bytes) -> Graph:

@@ -19,6 +19,7 @@ from jitshape.ir.passes.tangents import with_defined_tangents
 from jitshape.ir.printer import print_graph
 from jitshape.ir.records.graphs import read_graph, write_graph
 from jitshape.ir.records.plain import Reader, Unreadable, Unrecordable, tree
+from jitshape.ir.shape_env import ShapeEnv
 from tests.ir.passes.programs import trace
 
 
@@ -104,3 +105,10 @@ def test_what_is_no_record_is_refused() -> None:
     for damaged in (data[:-7], b"", data[: len(data) // 2] + data[len(data) // 2 + 1 :]):
         with pytest.raises(Unreadable):
             read_graph(damaged)
+
+
+def test_integers_beyond_64_bits_are_not_recorded():
+    env = ShapeEnv()
+    env.unbacked(0, 1 << 70)
+    with pytest.raises(Unrecordable):
+        write_graph(Graph(env))
