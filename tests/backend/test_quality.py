@@ -26,11 +26,11 @@ OPS_TRIED = [name for name in COMPUTED if OPS[name].family in ("pointwise", "red
 
 
 def check(found: list[Quality], flat: dict[str, int]) -> None:
-    """No spills (of stages a few bytes); of kernels in `flat`, accesses of so many bits where
-    addresses are aligned."""
+    """No spills but the few bytes that ptxas spills for occupancy, far below its limit; of
+    kernels in `flat`, accesses of so many bits where addresses are aligned."""
     for each in found:
-        stage = "_stage" in each.kernel  # runs for rows of 32k elements and more alone
-        assert each.spilled <= (8 if stage else 0) and each.occupancy > 0, each
+        chosen = each.spilled <= 8 and each.registers < 64
+        assert (each.spilled == 0 or chosen) and each.occupancy > 0, each
         if each.aligned and DEVICES[each.target].backend == "cuda" and each.kernel in flat:
             assert each.widest >= flat[each.kernel], each
 
