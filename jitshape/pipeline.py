@@ -264,7 +264,11 @@ def differentiated(captured: Capture, keys: Sequence[Any]) -> list[Any]:
     leaves = captured.tracer.trace.leaves
     if not any(t.requires_grad for t in leaves):
         return []
-    storages = {t.value.storage for t in leaves}
+    with captured.tracer.trace:  # a view that was written to is viewed again when it is looked at
+        return _differentiated(captured, keys, {t.value.storage for t in leaves})
+
+
+def _differentiated(captured: Capture, keys: Sequence[Any], storages: set[Any]) -> list[Any]:
     fresh: dict[int, Any] = {}
     results = [k.tensor for k in keys if isinstance(k, TensorValue)]
     for result in results:

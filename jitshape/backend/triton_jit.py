@@ -204,7 +204,7 @@ class Launcher:
 
 def parts_of_row(device: torch.device, programs: int, row: int) -> int:
     """Among how many programs a row is shared where there are so many without."""
-    if device.type == "cpu":
+    if device.type == "cpu" or programs > MOST_PARTS:
         return 1  # one after the other in the interpreter
     busy = PROGRAMS_EACH * _multiprocessors(device)
     return min(busy // max(programs, 1), row // (LONG_ROW // 4))

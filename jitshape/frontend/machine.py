@@ -439,7 +439,7 @@ class Machine(Protocols):
             if source is not None and value.source is not source and value.source != source:
                 value.seen_again(self, source)
             return value
-        wrapper = WRAPPERS.get(type(object)) or self._wrapper_of_base(type(object))
+        wrapper = WRAPPERS.get(type(object)) or self.wrapper_of_base(type(object))
         if wrapper is None:
             name = type(object).__qualname__
             self.stop("unsupported_object", f"an object of class {name} cannot be traced")
@@ -450,7 +450,7 @@ class Machine(Protocols):
             self._held[id(object)] = (object, value)
         return value
 
-    def _wrapper_of_base(self, type_: type) -> Callable | None:
+    def wrapper_of_base(self, type_: type) -> Callable | None:
         for base in type_.__mro__:
             wrapper = WRAPPERS_OF_BASES.get(base)
             if wrapper is not None:

@@ -128,6 +128,11 @@ def _seen(base: torch.Tensor, shape: Any, strides: Any, offset: int, dtype: Any)
     if dtype.is_complex and base.dtype is dtype.to_real():
         pairs = torch.as_strided(base, (*shape, 2), (*(2 * s for s in strides), 1), 2 * offset)
         return torch.view_as_complex(pairs)
+    finer = base.ndim > 0 and base.stride(-1) == 1 and dtype.itemsize < base.dtype.itemsize
+    if finer or dtype.itemsize == base.dtype.itemsize:  # as the program saw it: without a base
+        seen = base.view(dtype)
+        if (seen.shape, seen.stride(), seen.storage_offset()) == (shape, strides, offset):
+            return seen
     return torch.as_strided(_all_memory(base).view(dtype), shape, strides, offset)
 
 

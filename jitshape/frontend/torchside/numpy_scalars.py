@@ -1,17 +1,24 @@
 """Scalars of numpy, which eager code meets where it computes with `np.log(n)` or `np.pi * 2`.
 
-In: numpy's number types and ufuncs, where numpy is installed.  Out: scalars are constants; a ufunc
-of constants is computed while tracing.  Arrays are left to the interpreter.
+In: numpy's number types and ufuncs, where numpy is installed.  Out: scalars that the program keeps
+somewhere are constants; a ufunc of constants is computed while tracing.  Arrays are left to the
+interpreter, as are scalars that a call brings along: those are new objects at each call.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import pure
+from jitshape.frontend.sources import Local, Source
 from jitshape.frontend.values.base import Break, Value, wraps
 from jitshape.frontend.values.classes import PURE_GETTER_OWNERS
-from jitshape.frontend.values.constants import CONSTANT_TYPES, fold, register_constant_type
+from jitshape.frontend.values.constants import (
+    CONSTANT_TYPES,
+    fold,
+    register_constant_type,
+    wrap_constant,
+)
 from jitshape.frontend.values.functions import PURE_OWNERS, CallableValue
 from jitshape.frontend.values.storage import PinnedValue, guard_identity
 
@@ -46,8 +53,16 @@ def _is_number(value: Value) -> bool:
     return value.is_constant() and type(value.constant()) in CONSTANT_TYPES
 
 
+def _wrap_scalar(m: Machine, real: Any, source: Source | None) -> Value:
+    unknown = m.wrapper_of_base(type(real))
+    if isinstance(source, Local) and unknown is not None:
+        return unknown(m, real, source)
+    return wrap_constant(m, real, source)
+
+
 pure(*SCALARS)
 for _cls in SCALARS:
     register_constant_type(_cls)
+wraps(*SCALARS)(_wrap_scalar)
 PURE_OWNERS.update(SCALARS)
 PURE_GETTER_OWNERS.update(SCALARS)

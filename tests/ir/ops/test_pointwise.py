@@ -126,7 +126,9 @@ def typed_call(name, args, kwargs=None):
 
 
 POINTWISE = sorted(
-    n for n, d in OPS.items() if d.family == "pointwise" and n not in WITHOUT_GENERIC_CALL
+    n
+    for n, d in OPS.items()
+    if d.family == "pointwise" and n.startswith("aten.") and n not in WITHOUT_GENERIC_CALL
 )
 
 
