@@ -160,6 +160,8 @@ class WarmStart:
         captured, called = made.capture, made.called
         if captured.outcome.kind != "return":
             raise Unrecordable("a graph break")
+        if captured.machine.reads_places:
+            raise Unrecordable("where code stands was read")
         if called is not None and not called.key:
             raise Unrecordable("its program is not kept")
         writer = Writer(self.function, made.program, None if called is None else called.run)

@@ -387,8 +387,8 @@ class Ambient(Check):
 
 @dataclass(frozen=True)
 class Remembers(Ambient):
-    """A function that remembers its results (`functools.lru_cache`) gives `value` for these
-    arguments; `name` is the call as text."""
+    """A function that remembers its results (`functools.lru_cache`), or reads the state of the
+    process, gives `value` for these arguments; `name` is the call as text."""
 
     function: Any
     args: tuple

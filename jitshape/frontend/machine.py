@@ -99,6 +99,8 @@ class Machine(Protocols):
     tracer: Any = None  # the torch side, where there is one
     root: Frame  # the outermost
     called_in_handler = False
+    reads_places = False  # in which file, at which line code stands: an edit elsewhere changes it
+    recursion_limit = 0  # the program's
     changed_late: list[Value | None] | None = None  # by code that runs when the program has ended
 
     def __init__(
@@ -145,8 +147,10 @@ class Machine(Protocols):
             return Outcome("break", cause=cause, location=self._location_of(code))
         self.called_in_handler = sys.exception() is not None
         limit = sys.getrecursionlimit()
+        outer = CLOCK.machine
+        self.recursion_limit = limit if outer is None else outer.recursion_limit
         sys.setrecursionlimit(max(limit, limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL))
-        outer, CLOCK.machine = CLOCK.machine, self
+        CLOCK.machine = self
         try:
             return self._without_open_generators(self._outcome(callee, slots))
         finally:

@@ -4,6 +4,7 @@ what was compiled in the same ones is, however many objects share it."""
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FunctionType
@@ -177,3 +178,68 @@ def test_layers_of_a_class_are_compiled_once_by_all_processes(shared: bool, name
         stats = jitshape.stats()
         assert stats["compiles"] == compiles and stats["fallbacks"] == 0
         assert stats["cache"]["program"] == {"hit": 1 - compiles, "miss": compiles}
+
+
+# ---- what the process says of itself
+
+STATES: dict[str, tuple[Callable, Callable, tuple]] = {
+    "threads": (torch.get_num_threads, torch.set_num_threads, (1, 2)),
+    "precision": (
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        ("highest", "high"),
+    ),
+    "mkldnn": (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, (True, False)),
+    "anomaly": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, (False, True)),
+    "recursion": (sys.getrecursionlimit, sys.setrecursionlimit, (2100, 2200)),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("same_process", [True, False])
+def test_state_that_a_function_asks_for(name: str, same_process: bool) -> None:
+    read, write, values = STATES[name]
+
+    def f(x: torch.Tensor) -> tuple:
+        return x + 1, read()
+
+    as_a_new_process()
+    x, before, compiled = torch.rand(3), read(), jitshape.compile(f)
+    try:
+        for value in (*values, values[0]):
+            write(value)
+            if not same_process:
+                as_a_new_process()
+                compiled = jitshape.compile(f)
+            assert_same(f(x), compiled(x))
+    finally:
+        write(before)
+    stats = jitshape.stats()
+    if not same_process:  # the first of the three is found again
+        assert stats["cache"]["entry"] == {"hit": 1, "miss": 0}, stats["details"]
+    else:
+        assert stats["cache"]["entry"]["miss"] == 2 and stats["graph_breaks"] == 0
+
+
+PLACES = ("helper.__code__.co_firstlineno", "len(helper.__code__.co_filename)", "line()")
+PLACED = """
+def helper():
+    raise ValueError
+def line():
+    try:
+        helper()
+    except ValueError as error:
+        return error.__traceback__.tb_lineno
+def f(x):
+    return x * {}
+"""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_where_code_stands_is_read_anew(place: str) -> None:
+    for above, file in ((0, "a"), (3, "a"), (0, "longer")):
+        as_a_new_process()
+        names: dict[str, Any] = {}
+        exec(compile("\n" * above + PLACED.format(place), file, "exec"), names)
+        assert_same(names["f"](torch.ones(2)), jitshape.compile(names["f"])(torch.ones(2)))
+    assert jitshape.stats()["details"]["not_kept"] == {"entry: where code stands was read": 1}

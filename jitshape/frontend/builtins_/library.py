@@ -14,6 +14,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_none, models, pure
+from jitshape.frontend.checks import Remembers
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.constants import ConstantValue, fold
 from jitshape.frontend.values.dicts import DictValue
@@ -189,7 +190,10 @@ def _handled(m: Machine) -> Value:
 
 @models(sys.getrecursionlimit)
 def recursion_limit(m: Machine) -> Value:
-    return ConstantValue(sys.getrecursionlimit())
+    limit = m.recursion_limit  # not that of a trace
+    name = "sys.getrecursionlimit()"
+    m.guard(None, Remembers(name, limit, sys.getrecursionlimit, (), ()))
+    return ConstantValue(limit)
 
 
 @models(inspect.signature)

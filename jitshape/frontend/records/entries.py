@@ -36,7 +36,7 @@ CHECKS: dict[str, type[C.Check]] = {
     for cls in (
         *(C.Present, C.TypeIs, C.Is, C.Equals, C.Length, C.Keys, C.Missing, C.NoTypeAttribute),
         *(C.SpecialMethods, C.Definition, C.NullField, C.MethodIs, C.TensorMatches, C.SameObject),
-        *(C.Distinct, C.NoOverlap, C.Apart, C.SharesStorage, C.Holds, C.Ambient),
+        *(C.Distinct, C.NoOverlap, C.Apart, C.SharesStorage, C.Holds, C.Ambient, C.Remembers),
     )
 }
 FIELDS = {
@@ -144,7 +144,7 @@ class Writer:
         kind = type(check)
         if CHECKS.get(kind.__name__) is not kind:
             raise Unrecordable(f"a check of {kind.__name__}")
-        if isinstance(check, C.Ambient) and check.name not in AMBIENT:
+        if kind is C.Ambient and check.name not in AMBIENT:
             raise Unrecordable(f"ambient state: {check.name.partition(' (')[0]}")
         return [kind.__name__, *self.fields(check)]
 

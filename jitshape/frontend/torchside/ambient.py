@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._device import DeviceContext
 
-from jitshape.frontend.checks import Ambient
+from jitshape.frontend.checks import LITERALS, Ambient, Remembers
 from jitshape.frontend.guard_program import AMBIENT
 from jitshape.frontend.torchside.autocast import AutocastState
-from jitshape.frontend.torchside.natives import AMBIENT_READS, AMBIENT_SETTERS, AMBIENT_WRITES
+from jitshape.frontend.torchside.natives import (
+    AMBIENT_READS,
+    AMBIENT_SETTERS,
+    AMBIENT_WRITES,
+    tells_state,
+)
 from jitshape.frontend.values.base import Value
 
 if TYPE_CHECKING:
@@ -93,6 +98,20 @@ class AmbientState:
             (self.cache,) = values
             return m.const(None)
         return m.const(function(*values, **named))
+
+    def told(self, m: Machine, function: Any, args: list[Value], named: bool) -> Value | None:
+        """What a function of torch's that is asked for state says, guarded; None: it is none."""
+        texts = tuple(a.constant() for a in args if a.is_constant())
+        if named or len(texts) != len(args) or not tells_state(function):
+            return None
+        if any(type(text) is not str for text in texts):
+            return None
+        result = function(*texts)
+        if type(result) not in (*LITERALS, torch.dtype):
+            return None
+        name = f"{function.__name__}({', '.join(map(repr, texts))})"
+        m.guard(None, Remembers(name, result, function, texts, ()))
+        return m.const(result)
 
     def changes(self) -> dict[Any, Any]:
         """State that differs from what the program found, by the function that compiled code

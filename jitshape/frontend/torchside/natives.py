@@ -55,6 +55,9 @@ AMBIENT_READS: dict[Any, str] = {
     torch.are_deterministic_algorithms_enabled: "deterministic",
     torch.get_autocast_dtype: "autocast",
     torch.is_autocast_cache_enabled: "autocast",
+    torch.is_autocast_cpu_enabled: "autocast",
+    torch.get_autocast_cpu_dtype: "autocast",
+    torch.get_autocast_gpu_dtype: "autocast",
 }
 
 # Writes of ambient state: done for real while tracing (recording depends on them), undone after
@@ -91,6 +94,10 @@ _WRITES_STATE = re.compile(
     "_?(set|push|pop|enter|exit|increment|decrement|clear|enable|disable|register|unregister"
     "|activate|init|reset)_"
 )
+
+# Those that tell global state, less what a trace is itself: modes, the stack of dispatch.
+_OF_A_TRACE = "trac|mode_|stack|dispatch|functorch|torch_function"
+_TELLS_STATE = re.compile(f"_?(get|is|are)_(?!.*({_OF_A_TRACE}))")
 
 _REASON_RUN = "it must see real tensors"
 BREAKS: dict[Any, str] = {
@@ -147,6 +154,11 @@ def allow(fn: Any) -> None:
 def is_allowed(fn: Any) -> bool:
     """Whether it is marked allow_in_graph."""
     return bool(lookup(_ALLOWED, fn))
+
+
+def tells_state(fn: Any) -> bool:
+    """Whether a native function, called without tensors, may read state that no table has."""
+    return _TELLS_STATE.match(getattr(fn, "__name__", "")) is not None
 
 
 def why_break(fn: Any) -> str | None:

@@ -320,6 +320,9 @@ def call_torch(
         return m.const(natives.ANSWERS[function])
     if kind == "ambient":
         return m.ambient.call(m, function, args, kwargs or {})
+    told = m.ambient.told(m, function, args, bool(kwargs))
+    if told is not None:
+        return told
     answer = demanded(m, function, args, kwargs or {})
     if answer is not None:
         return answer

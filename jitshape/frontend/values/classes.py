@@ -332,6 +332,8 @@ Getter = Callable[["Machine", Value], Value]
 GETTERS: dict[Any, Getter] = {}  # by the real descriptor: how its attribute is read
 SETTERS: dict[Any, Callable[[Any, Value, Value], None]] = {}
 PURE_GETTER_OWNERS: set[type] = {type, types.CodeType, *CONSTANT_TYPES, types.BuiltinFunctionType}
+PLACES = {vars(types.CodeType)[f"co_{name}"] for name in ("filename", "firstlineno", "linetable")}
+PLACES.add(vars(types.CodeType)["co_lnotab"])
 
 
 class SlotValue(DescriptorValue):
@@ -356,6 +358,7 @@ class SlotValue(DescriptorValue):
                 result = self.object.__get__(instance.constant())
             except AttributeError as error:
                 m.throw(AttributeError, *error.args)
+            m.reads_places |= self.object in PLACES
             if self.object.__objclass__ is type:
                 guard_type_member(m, instance.constant(), self.object.__name__)
             return from_python(m, result) if is_plain(result) else m.wrap(result, None)
