@@ -54,18 +54,22 @@ def compile(
             disable=disable,
             name=name,
         )
-    if not callable(fn):
-        raise NotCallable(
-            f"jitshape.compile got {type(fn).__name__}, which cannot be called",
-            because="it compiles functions, methods and nn.Modules",
-            avoid="pass the function itself, not its result",
-        )
+    _demand_callable(fn, "compile")
     checked = make_options(options, **named, dynamic_shapes=make_spec(dynamic_shapes, fn))
     if disable or environment("DISABLE") not in ("", "0"):
         return fn
     from jitshape import compiler
 
     return compiler.compiled(fn, checked)
+
+
+def _demand_callable(fn: Any, asked: str) -> None:
+    if not callable(fn):
+        raise NotCallable(
+            f"jitshape.{asked} got {type(fn).__name__}, which cannot be called",
+            because="it compiles functions, methods and nn.Modules",
+            avoid="pass the function itself, not its result",
+        )
 
 
 def disable(fn: Any = None, *, recursive: bool = True) -> Any:
@@ -130,19 +134,25 @@ def _mark(tensor: Any, dims: Any, kind: str, **bounds: int | None) -> None:
             f"{marks.CALLS[kind]} of {type(tensor).__name__}",
             because="only tensors have sizes to mark",
         )
-    for dim in [dims] if isinstance(dims, int) else dims:
+    for dim in dims if isinstance(dims, (tuple, list, range)) else [dims]:
+        if not hasattr(dim, "__index__"):
+            raise BadMark(
+                f"{marks.CALLS[kind]} of dimension {dim!r}",
+                because="a dimension is an int; several are a tuple or a list of them",
+            )
         if not -tensor.ndim <= dim < tensor.ndim:
             raise BadDimension(
                 f"{marks.CALLS[kind]} of dimension {dim}",
-                because=f"the tensor has {tensor.ndim} dimensions",
+                because=f"the tensor has {tensor.ndim} dimension{'s' * (tensor.ndim != 1)}",
             )
         marks.mark(tensor, dim % tensor.ndim, kind, **bounds)
 
 
 def set_stance(stance: str) -> Any:
-    """What a miss does: "default" compiles; "force_eager" runs everything eagerly;
-    "fail_on_recompile" raises; "eager_on_recompile" runs that call eagerly.  Also usable in
-    `with`, which restores the former stance."""
+    """What a function that was compiled before does with a call that none of its entries serves:
+    "default" compiles; "fail_on_recompile" raises; "eager_on_recompile" runs that call eagerly.
+    "force_eager" runs every call eagerly.  Also usable in `with`, which restores the former
+    stance."""
     if stance not in STANCES:
         raise UnknownOption(
             f"unknown stance {stance!r}", because=f"stances are {', '.join(STANCES)}"
@@ -154,7 +164,8 @@ def set_stance(stance: str) -> Any:
 
 def explain(fn: Callable) -> Callable:
     """`jitshape.explain(fn)(*args)` compiles and calls `fn` and returns an Explanation: graphs,
-    breaks, guards, kernels; `print()` it."""
+    breaks, guards, kernels; `print()` it.  Raises NotCallable."""
+    _demand_callable(fn, "explain")
     from jitshape.observe.explain import explain as explain_
 
     return explain_(fn)

@@ -104,7 +104,7 @@ def explain(
     if as_json:
         print(json.dumps(story.as_json(told)), file=out)
     elif not html:
-        report.print_report(found, out, entries)
+        report.print_report(found, out, told)
     del alive
     sys.exit(status)
 
@@ -147,6 +147,7 @@ def profile(clear: bool) -> None:
     """Show the shape profile: which sizes and numbers of which functions changed in earlier
     runs, and are symbolic from the first compile on."""
     from jitshape import profile as profiles
+    from jitshape.observe.report import plural
 
     path = profiles.profile_path()
     if path is None:
@@ -154,7 +155,7 @@ def profile(clear: bool) -> None:
     if clear:
         path.unlink(missing_ok=True)
     functions = profiles.read(path)
-    print(f"{path}: {len(functions)} functions")
+    print(f"{path}: {plural(len(functions), 'function')}")
     for function in functions.values():
         print(f"{function.name}, used {function.used}")
         for source, values in function.sources.items():
@@ -202,8 +203,8 @@ def info() -> None:
     print(f"environment {store.environment[:16]}")
     for level in sorted(found.sizes):
         own, others = found.own[level], found.others[level]
-        print(f"    {level}: {own} entries, {others} of other environments, "
-              f"{found.sizes[level]} bytes")  # fmt: skip
+        print(f"    {level}: {found.sizes[level]} bytes; files of this environment: {own}, "
+              f"of others: {others}")  # fmt: skip
     if found.damaged:
         print(f"    damaged: {len(found.damaged)} files; `cache verify` names them")
 

@@ -119,6 +119,8 @@ def test_not_callable(thing):
         return
     with pytest.raises(errors.NotCallable, match="cannot be called"):
         jitshape.compile(thing)
+    with pytest.raises(errors.NotCallable, match=r"explain got .*, which cannot be called"):
+        jitshape.explain(thing)
 
 
 def test_unsupported_tensors_are_refused():

@@ -246,6 +246,6 @@ def test_command_line(program):
         )
 
     shown = command().stdout
-    assert "1 functions" in shown and "Scale.forward, used 20" in shown
+    assert "1 function\n" in shown and "Scale.forward, used 20" in shown
     assert "    x.size(1) was 4, 6" in shown
     assert "0 functions" in command("--clear").stdout and not program.file.exists()

@@ -262,7 +262,7 @@ class CompiledGraph(torch.autograd.Function):
             raise DoubleBackward(
                 f"double backward through the compiled graph of {runtime.name}",
                 because="create_graph=True asks for a gradient that can be differentiated again",
-                avoid="call the function inside jitshape.disable(), or without create_graph",
+                avoid="call the function with set_stance('force_eager'), or without create_graph",
             )
         tangents = [gradients[i] for i in contract.tangents]
         defined = tuple(t is not None for t in tangents)

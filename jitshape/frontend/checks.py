@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from jitshape.frontend.sources import Source, class_field
@@ -28,6 +29,7 @@ class Location:
         return f"{where} in {self.function}" if self.function else where
 
 
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: every class that a `class` statement made has it
 LITERALS = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -42,15 +44,25 @@ class Check:
 
 def short(value: Any) -> str:
     """A value as a guard shows it; runs no user code."""
-    if isinstance(value, type):
+    if issubclass(type(value), type):  # isinstance would ask value.__class__
         return value.__qualname__
+    if type(value) is ModuleType:
+        return f"module {ModuleType.__getattribute__(value, '__dict__').get('__name__', '?')}"
+    if type(value) is tuple and all(type(x) in LITERALS for x in value):
+        return _cut(repr(value))
     if type(value) in LITERALS:
-        text = repr(value)
-        return text if len(text) <= 60 else text[:57] + "..."
-    name = getattr(value, "__qualname__", None)
-    if type(name) is str and type(value).__module__ == "builtins":
-        return name
+        return _cut(repr(value))
+    if not type(value).__flags__ & _HEAP_TYPE:
+        if type(value).__module__ == "torch":
+            return repr(value)  # a dtype, device, layout or memory format
+        name = getattr(value, "__qualname__", None)
+        if type(name) is str and type(value).__module__ == "builtins":
+            return name
     return f"<{type(value).__qualname__}>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 @dataclass(frozen=True, slots=True)

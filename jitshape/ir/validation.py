@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jitshape.errors import InternalError
+from jitshape.errors import InternalError, UnsupportedEnvironment
 from jitshape.ir.conditions import Bool, BoolExpr, compares_floats
 from jitshape.ir.intervals import INF, Interval
 from jitshape.ir.shape_env import ShapeEnv
@@ -42,7 +42,13 @@ class Outcome:
 
 def validate(env: ShapeEnv) -> Outcome:
     """Prove what `env` relied on, claim by claim."""
-    import z3
+    try:
+        import z3
+    except ModuleNotFoundError as error:
+        raise UnsupportedEnvironment(
+            "JITSHAPE_VALIDATE=1 needs z3, which is not installed",
+            avoid="pip install z3-solver, or unset JITSHAPE_VALIDATE",
+        ) from error
 
     terms = _Terms(env)
     claims = list(_claims(env, terms))

@@ -62,9 +62,7 @@ class Explanation:
 
     def __str__(self) -> str:
         out = io.StringIO()
-        report.print_report(self.records, out)
-        for function in self.functions:
-            out.write(f"\n{report.story_text(function)}")
+        report.print_report(self.records, out, self.functions)
         for graph in self.graphs:
             out.write(f"\n{graph}\n")
         if self.guards:

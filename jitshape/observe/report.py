@@ -66,13 +66,13 @@ def from_file(path: Path) -> list[Record]:
 
 
 def print_report(
-    records: Sequence[Record], out: TextIO, entries: Iterable[EntryRecord] = ()
+    records: Sequence[Record], out: TextIO, told: Sequence[FunctionStory] | None = None
 ) -> None:
-    """Every compile, recompile, break and fallback in order, then each function: its entries as
-    they stand (`entries`, or those in the records), and what would save the most."""
+    """Every compile, recompile, break and fallback in order, then each function (`told`, or what
+    the records alone tell): its entries, and what would save the most."""
     console = Console(file=out, highlight=False, soft_wrap=True, markup=False)
     events = [r for r in records if type(r) in _PRINTERS]
-    told = stories(records, entries)
+    told = stories(records) if told is None else told
     if not events and not told:
         console.print("jitshape compiled nothing: is a @jitshape.compile function called?")
         return
@@ -141,7 +141,7 @@ def story_text(story: FunctionStory) -> Text:
     for source, values in story.values.items():
         text.append(f"   values   {source}: {', '.join(values)}\n")
     for reason, count in story.fallbacks.items():
-        text.append(f"   eager    {count} times: {reason}\n")
+        text.append(f"   eager    {plural(count, 'time')}: {reason}\n")
     for fix in story.fixes:
         text.append(f"   to save {plural(fix.saves, 'compile')}: {fix.change}\n")
         text.append(f"      because {fix.because}\n")
@@ -184,8 +184,8 @@ def _summary(records: Sequence[Record], told: Sequence[FunctionStory]) -> Text:
     breaks = sum(isinstance(r, BreakRecord) for r in records)
     fallbacks = sum(isinstance(r, FallbackRecord) for r in records)
     text = Text(
-        f"{len(compiles)} compiles, {len(again)} of them recompiles; "
-        f"{breaks} graph breaks; {fallbacks} fallbacks\n"
+        f"{plural(len(compiles), 'compile')}, {len(again)} of them recompiles; "
+        f"{plural(breaks, 'graph break')}; {plural(fallbacks, 'fallback')}\n"
     )
     fixes = [(fix, story) for story in told for fix in story.fixes]
     for fix, story in sorted(fixes, key=lambda pair: -pair[0].saves)[:5]:
@@ -210,7 +210,7 @@ def print_kernels(records: Sequence[Record], out: TextIO) -> None:
     """The kernels of every compile, by function."""
     for record in records:
         if isinstance(record, CompileRecord) and record.kernels:
-            print(f"{record.function} ({record.where})", file=out)
+            print(f"{record.kind} of {record.function} ({record.where})", file=out)
             for kernel in record.kernels:
                 print(f"    {kernel}", file=out)
 

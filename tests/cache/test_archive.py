@@ -41,8 +41,8 @@ def command(*words: str) -> Result:
 def test_info(store: Store) -> None:
     shown = command("info").output
     assert f"{store.root}: 1008 bytes of at most {2 * 2**30}" in shown
-    assert "kernel: 2 entries, 1 of other environments, 8 bytes" in shown
-    assert "program: 1 entries, 0 of other environments, 1000 bytes" in shown
+    assert "kernel: 8 bytes; files of this environment: 2, of others: 1" in shown
+    assert "program: 1000 bytes; files of this environment: 1, of others: 0" in shown
     assert "damaged" not in shown
     store.path("kernel", "a").write_bytes(b"x")
     assert "damaged: 1 files" in command("info").output

@@ -274,3 +274,32 @@ x.size(1) == 32   # model.py:14 in forward
 net.weight is len   # model.py:16 in forward
 'print' not in globals()   # model.py:17 in forward"""
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (math, "module math"),
+        ((0, "a", None), "(0, 'a', None)"),
+        ((0, [1]), "<tuple>"),
+        (len, "len"),
+        ("x" * 70, "'" + "x" * 56 + "..."),
+    ],
+)
+def test_values_are_shown(value, text):
+    assert C.short(value) == text
+
+
+def test_values_are_shown_without_code_of_the_users():
+    class Told:
+        __module__ = "torch"
+
+        def __repr__(self):
+            raise AssertionError
+
+    class Module(types.ModuleType):
+        def __getattribute__(self, name):
+            raise AssertionError
+
+    assert C.short(Told()).endswith("Told>") and C.short((Told(),)) == "<tuple>"
+    assert C.short(Module("m")).endswith("Module>")

@@ -75,6 +75,12 @@ def test_dimension_that_is_not_there():
     assert isinstance(caught.value, IndexError) and isinstance(caught.value, JitshapeError)
 
 
+def test_dimensions_that_are_no_numbers():
+    with pytest.raises(BadMark, match=r"mark_dynamic of dimension 'rows'(.|\n)*is an int"):
+        jitshape.mark_dynamic(torch.ones(2, 2), "rows")
+    jitshape.mark_dynamic(torch.ones(2, 2), range(2))
+
+
 def test_a_note_belongs_to_one_tensor_and_dies_with_it():
     x = torch.ones(3, 4)
     before = len(_varying)

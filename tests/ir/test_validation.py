@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import jitshape
-from jitshape.errors import InternalError
+from jitshape.errors import InternalError, UnsupportedEnvironment
 from jitshape.ir.conditions import compare
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symint import sym_max
@@ -80,3 +82,9 @@ def test_compiles_are_validated_when_the_environment_says_so(monkeypatch):
     check(f, *calls, dynamic=True)
     counts = jitshape.stats()["details"]["validation"]
     assert counts["proved"] > 10 and counts.get("open", 0) < counts["proved"]
+
+
+def test_without_z3_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "z3", None)
+    with pytest.raises(UnsupportedEnvironment, match="pip install z3-solver"):
+        validate(ShapeEnv())

@@ -81,6 +81,12 @@ def test_an_explanation_tells_of_the_functions_that_took_part():
         assert [s.name for s in explained.functions] == ["times3"] and not explained.records
 
 
+def test_an_explanation_tells_each_function_once():
+    text = str(jitshape.explain(jitshape.compile(lambda x: x * 2, name="twice"))(torch.ones(2)))
+    assert text.count("twice (") == 2 and "compile of twice (" in text
+    assert text.count("entry 1  compile") == 1 and "served 0 calls more" in text
+
+
 def test_an_explanation_covers_all_entries():
     jitshape.reset()
     compiled = jitshape.compile(lambda x: x * 2, name="double")

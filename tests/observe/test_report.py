@@ -53,7 +53,7 @@ ENTRIES = (
 
 def text_of(items, entries=()):
     out = io.StringIO()
-    report.print_report(items, out, entries)
+    report.print_report(items, out, stories(items, entries))
     return out.getvalue()
 
 
@@ -74,8 +74,8 @@ def test_report_text():
         "values   x.size(1): 32, 48",
         "to save 1 compile: jitshape.mark_dynamic(x, 1) before the first call",
         "because x.size(1) was 32, then 48",
-        "eager    1 times: no entry",
-        "2 compiles, 1 of them recompiles; 1 graph breaks; 1 fallbacks",
+        "eager    1 time: no entry",
+        "2 compiles, 1 of them recompiles; 1 graph break; 1 fallback",
         "saves 1 compile of f: jitshape.mark_dynamic(x, 1)",
     ):
         assert expected in text, text

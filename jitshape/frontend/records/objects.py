@@ -292,7 +292,8 @@ class Table:
             path = self.found_at(x)
         if path is None:
             name = getattr(x, "__qualname__", "")
-            raise Unrecordable(f"a {type(x).__qualname__} that no path leads to: {name}")
+            what = f"a {type(x).__qualname__} that no path leads to"
+            raise Unrecordable(f"{what}: {name}" if name else what)
         return path
 
     def finish(self) -> list[Tree]:
