@@ -23,7 +23,7 @@ def show(title: str, **options: object) -> None:
     compiled = jitshape.compile(pad_to_pairs, **options)
     for rows in (2, 3, 1, 5):
         compiled(torch.randn(rows, 4), torch.randn(2 * rows, 4))
-    print(f"{title}: {jitshape.stats()['compiles']} compiles")
+    print(f"{title}: compiles {jitshape.stats()['compiles']}")
 
 
 def explain() -> None:

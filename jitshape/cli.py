@@ -19,6 +19,8 @@ import click
 from jitshape.errors import JitshapeError
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from jitshape.cache.store import Store
     from jitshape.observe.records import EntryRecord, Record
 
@@ -50,11 +52,19 @@ def run_script(script: str, arguments: tuple[str, ...]) -> tuple[int, object]:
         code = exit_.code
         return (code if isinstance(code, int) else int(code is not None)), exit_
     except BaseException as error:
-        traceback.print_exc()
+        traceback.print_exception(error.with_traceback(_of_script(error.__traceback__)))
         return 1, error
     finally:
         sys.argv, sys.path[:] = saved_argv, saved_path
     return 0, names
+
+
+def _of_script(frames: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames that run the script."""
+    own = (__file__, "<frozen runpy>", runpy.__file__)
+    while frames is not None and frames.tb_frame.f_code.co_filename in own:
+        frames = frames.tb_next
+    return frames
 
 
 def read_trace(folder: str) -> list[Record]:

@@ -116,6 +116,7 @@ def test_the_scripts_own_failure_is_its_own(tmp_path):
     done = jitshape_command("explain", path)
     assert done.returncode == 1
     assert "ValueError: mine" in done.stderr
+    assert "runpy" not in done.stderr and "cli.py" not in done.stderr
     assert "jitshape compiled nothing" in done.stdout
 
 

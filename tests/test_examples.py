@@ -12,9 +12,9 @@ def test_sizes(capsys):
     runpy.run_path(str(EXAMPLES / "sizes.py"), run_name="__main__")
     printed = capsys.readouterr().out
     for expected in (
-        "found out: 2 compiles",
-        "symbolic from the start: 1 compiles",
-        "declared: 1 compiles",
+        "found out: compiles 2",
+        "symbolic from the start: compiles 1",
+        "declared: compiles 1",
         "saves 1: @jitshape.compile(dynamic=True)",
         "since x.size(0) was 2, then 3; y.size(0) was 4, then 6",
         "mark_dynamic of x.size(0) cannot hold: x.size(0) must be 4",
