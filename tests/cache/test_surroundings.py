@@ -243,3 +243,33 @@ def test_where_code_stands_is_read_anew(place: str) -> None:
         exec(compile("\n" * above + PLACED.format(place), file, "exec"), names)
         assert_same(names["f"](torch.ones(2)), jitshape.compile(names["f"])(torch.ones(2)))
     assert jitshape.stats()["details"]["not_kept"] == {"entry: where code stands was read": 1}
+
+
+# ---- objects that were two and are one
+
+
+def _made(kind: str) -> tuple[Any, str]:
+    """An object of a class or function of its own, and what tells it from another."""
+
+    def h(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    class Own:
+        k = 1
+
+    return {
+        "function": (h, "a is b"),
+        "class": (Own, "a is b"),
+        "type": (Own(), "type(a) is type(b)"),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["function", "class", "type"])
+def test_two_objects_alike_are_not_taken_for_one(kind: str) -> None:
+    (a, test), (b, _) = _made(kind), _made(kind)
+    for first, second in ((a, b), (a, a), (b, a)):
+        as_a_new_process()
+        names = {"a": first, "b": second}
+        exec(f"def f(x):\n    return x * (2 if {test} else 3), a, b", names)
+        assert_same(names["f"](torch.ones(2)), jitshape.compile(names["f"])(torch.ones(2)))
+    assert jitshape.stats()["cache"]["entry"] == {"hit": 1, "miss": 0}

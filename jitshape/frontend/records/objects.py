@@ -318,7 +318,8 @@ class Found:
         """Raises Unreadable, with the first object that is missing or has changed."""
         for path, _ in rows:
             found = self._find(path)
-            self._numbers.setdefault(id(found), len(self.objects))
+            if self._numbers.setdefault(id(found), len(self.objects)) != len(self.objects):
+                raise Unreadable(f"{_named(path, found)} was two objects")
             self.objects.append(found)
         for x, (path, written) in zip(self.objects, rows):
             try:

@@ -338,6 +338,8 @@ def _check_supported(real: torch.Tensor, source: Source | None) -> None:
         problem = f"it is on device {real.device}"
     elif real.is_quantized:
         problem = "it is quantised"
+    elif real._is_zerotensor():
+        problem = "its zeros have no memory"
     if problem:
         raise UnsupportedTensor(
             f"jitshape has no kernels for the tensor {source}",
