@@ -103,6 +103,9 @@ class WarmStart:
             except Unreadable as error:
                 _say("entry", f"{error}", "entry_misses")
                 continue
+            except Exception as error:  # a trace still serves the call
+                _warn("read", self.function, error)
+                continue
             if served is not None:
                 counters.count_in("cache", "entry:hit")
                 logs.log("cache", f"entry hit: {self.function.__qualname__}: nothing is traced")
@@ -149,12 +152,16 @@ class WarmStart:
         if key is None or store is None:
             return
         try:
-            kept = self._record(made)
+            known = [*_load(store, key), self._record(made)][-KEPT:]
+            data = _encoder.encode(known)
         except Unrecordable as error:
             _say("entry", str(error), "not_kept")
-            return
-        known = [*_load(store, key), kept][-KEPT:]
-        store.put(LEVEL, key, _encoder.encode(known))
+        except OverflowError:
+            _say("entry", "an integer beyond 64 bits", "not_kept")
+        except Exception as error:  # the entry serves all the same
+            _warn("kept", self.function, error)
+        else:
+            store.put(LEVEL, key, data)
 
     def _record(self, made: Made) -> KeptEntry:
         captured, called = made.capture, made.called
@@ -169,6 +176,12 @@ class WarmStart:
         entry = writer.entry(made.entry.__code__, captured.tracer.env, observed)
         key, consumed = (None, ()) if called is None else (called.key, called.consumed)
         return KeptEntry(entry, key, list(consumed), sorted(made.varying), made.assumes)
+
+
+def _warn(what: str, function: types.FunctionType, error: Exception) -> None:
+    cause = f"{type(error).__name__}: {error}"
+    logs.warn(f"an entry of {function.__qualname__} cannot be {what} ({cause}); please report it")
+    _say("entry", f"internal error: {cause}", "entry_misses" if what == "read" else "not_kept")
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import jitshape
+from jitshape.warm import WarmStart
 from tests.cache import variations
 from tests.cache.process import ROOT
 
@@ -73,3 +74,41 @@ def test_a_size_that_changes_after_a_served_call_becomes_dynamic(
         stats = jitshape.stats()
         assert (stats["cache"]["entry"]["hit"], stats["cache"]["entry"]["miss"]) == entry
         assert stats["compiles"] == compiles
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JITSHAPE_CACHE", "1")
+    monkeypatch.setenv("JITSHAPE_CACHE_DIR", str(tmp_path))
+    jitshape.reset()
+
+
+def test_integers_beyond_64_bits_are_not_kept(kept: None) -> None:
+    compiled = jitshape.compile(lambda x, a: (x + 1, a * 2**70, a < 1e300), dynamic=True)
+    x = torch.ones(3)
+    result = compiled(x, 7)
+    assert result[1:] == (7 * 2**70, True) and torch.equal(result[0], x + 1)
+    assert "an integer beyond 64 bits" in str(jitshape.stats()["details"]["not_kept"])
+
+
+@pytest.mark.parametrize("method, text", [("_record", "kept"), ("_serve", "read")])
+def test_a_fault_of_the_records_fails_no_call(
+    kept: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    text: str,
+) -> None:
+    def broken(self: WarmStart, *args: object) -> None:
+        raise KeyError("no such place")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    if method == "_serve":
+        jitshape.compile(f)(torch.ones(2))
+        jitshape.reset()
+    monkeypatch.setattr(WarmStart, method, broken)
+    assert jitshape.compile(f)(torch.ones(2)).tolist() == [3.0, 3.0]
+    assert f"cannot be {text} (KeyError: 'no such place')" in caplog.text
+    assert jitshape.stats()["fallbacks"] == 0
