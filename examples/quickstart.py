@@ -96,7 +96,7 @@ def show(name: str, causal: bool) -> None:
     stats = jitshape.stats()
     print(f"compiles {stats['compiles']}, fallbacks {stats['fallbacks']}")
     if not stats["compiles"]:
-        print("an earlier run compiled all of it: JITSHAPE_CACHE=0 JITSHAPE_PROFILE=0 compiles again")
+        print("found on disk; JITSHAPE_CACHE=0 JITSHAPE_PROFILE=0 compiles again")
     print("calls of ATen:", ", ".join(stats["extern_ops"]))
     for number, made in enumerate(jitshape.history()):
         print(f"{made.kind} {number}: {len(made.kernels)} kernels: {', '.join(made.kernels)}")
