@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,9 +79,11 @@ def test_a_size_that_changes_after_a_served_call_becomes_dynamic(
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("JITSHAPE_CACHE", "1")
     monkeypatch.setenv("JITSHAPE_CACHE_DIR", str(tmp_path))
+    jitshape.reset()
+    yield
     jitshape.reset()
 
 
@@ -89,6 +93,23 @@ def test_integers_beyond_64_bits_are_not_kept(kept: None) -> None:
     result = compiled(x, 7)
     assert result[1:] == (7 * 2**70, True) and torch.equal(result[0], x + 1)
     assert "an integer beyond 64 bits" in str(jitshape.stats()["details"]["not_kept"])
+
+
+def test_what_is_registered_is_the_process_own(kept: None) -> None:
+    shape = abc.ABCMeta("shape", (), {})
+
+    class Square:
+        pass
+
+    square = Square()
+    compiled = jitshape.compile(lambda x: x + 1 if isinstance(square, shape) else x + 2)
+    assert compiled(torch.ones(1)).tolist() == [3.0]
+    shape.register(Square)
+    assert compiled(torch.ones(1)).tolist() == [2.0]
+    assert jitshape.stats()["details"]["not_kept"] == {
+        "entry: ambient state: abc_registrations": 1,
+        "entry: which classes are registered with abstract ones was read": 1,
+    }
 
 
 @pytest.mark.parametrize("method, text", [("_record", "kept"), ("_serve", "read")])

@@ -103,11 +103,17 @@ def _pure_abc(cls: type, check: Any) -> bool:
 
 def _registered(m: Machine, actual: type, cls: type) -> bool:
     """`issubclass`, where `cls` may be an abstract base class.  A virtual subclass stays one, but
-    any class may still become one."""
+    any class may still become one; in another process it may not be one."""
     found = issubclass(actual, cls)
     if not found and isinstance(cls, abc.ABCMeta):
         m.guard_registrations()
+    elif found and cls not in actual.__mro__:
+        m.reads_registrations |= not (_is_standard(cls) and _is_standard(actual))
     return found
+
+
+def _is_standard(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in sys.stdlib_module_names
 
 
 def _may_pass_for_class(value: Value, function: str) -> None:
