@@ -383,3 +383,28 @@ def test_a_written_tensor_and_one_that_shares_its_memory() -> None:
     f(eager[:4], eager[2:])
     compiled(mine[:4], mine[2:])
     assert_same(eager, mine)
+
+
+def doubled_if_whole(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x._base is None else x * 3
+
+
+def doubled_if_a_view(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x._is_view() else x * 3
+
+
+def written_by_the_base(x: torch.Tensor) -> torch.Tensor:
+    if x._base is not None:
+        x._base.add_(1)
+    return x * 2
+
+
+@pytest.mark.parametrize("f", [doubled_if_whole, doubled_if_a_view, written_by_the_base])
+@pytest.mark.parametrize("first", [True, False])
+def test_whether_an_argument_is_a_view_is_guarded(f: Callable, first: bool) -> None:
+    compiled = jitshape.compile(f)
+    for view in (first, not first, first):
+        mine, own = torch.arange(8.0), torch.arange(8.0)
+        x, y = (mine[:4], own[:4]) if view else (mine, own)
+        assert_same(f(x), compiled(y))
+        assert_same(mine, own)

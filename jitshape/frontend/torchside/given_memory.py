@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from jitshape.frontend.builtins_.registry import is_none
 from jitshape.frontend.torchside.tensors import MODELS, TensorValue, call_native
 from jitshape.frontend.values.base import CLOCK, Break, Restart, Value
 from jitshape.ir.metadata import give_memory
@@ -86,5 +87,13 @@ def set_(m: Machine, tensor: TensorValue, *args: Value, **kwargs: Value) -> Valu
     return tensor
 
 
+def is_view(m: Machine, tensor: Value) -> Value:
+    """Of an argument: whether it has a base."""
+    if not isinstance(tensor, TensorValue) or tensor.real is None:
+        return call_native(m, torch.Tensor._is_view, [tensor])
+    return m.const(not is_none(tensor.getattr(m, "_base")))
+
+
+MODELS[torch.Tensor._is_view] = is_view
 MODELS["write .data"] = assign
 MODELS[torch.Tensor.set_] = set_

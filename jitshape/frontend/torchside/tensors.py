@@ -17,7 +17,7 @@ import torch
 
 from jitshape.errors import JitshapeError
 from jitshape.frontend.checks import Is, NullField, TypeIs
-from jitshape.frontend.sources import Field, Held, InstanceDict, Key, Source
+from jitshape.frontend.sources import Field, Getter, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
 from jitshape.frontend.torchside.number_rules import SYMBOLIC
@@ -140,6 +140,8 @@ class TensorValue(Value):
         if name == "__class__":
             return m.wrap_type(self.cls)
         m.guard_class(self.cls, name)
+        if name == "_base" and self.real is not None and self.source is not None:
+            return m.wrap(self.real._base, Getter(self.source, name))
         if name == "_version" and m.tracer.trace.is_input_memory(self.tensor):
             raise Break("tensor_attribute", "Tensor._version: it counts writes before the call too")
         found = getattr(self.cls, name, None)
