@@ -167,10 +167,8 @@ class WarmStart:
         captured, called = made.capture, made.called
         if captured.outcome.kind != "return":
             raise Unrecordable("a graph break")
-        if captured.machine.reads_places:
-            raise Unrecordable("where code stands was read")
-        if captured.machine.reads_registrations:
-            raise Unrecordable("which classes are registered with abstract ones was read")
+        if captured.machine.bound_by:
+            raise Unrecordable(f"{captured.machine.bound_by} was read")
         if called is not None and not called.key:
             raise Unrecordable("its program is not kept")
         writer = Writer(self.function, made.program, None if called is None else called.run)

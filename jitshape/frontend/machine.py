@@ -99,8 +99,7 @@ class Machine(Protocols):
     tracer: Any = None  # the torch side, where there is one
     root: Frame  # the outermost
     called_in_handler = False
-    reads_places = False  # in which file, at which line code stands: an edit elsewhere changes it
-    reads_registrations = False  # which classes of the program's are virtual subclasses
+    bound_by = ""  # what was read that other processes, or an edit elsewhere, have otherwise
     recursion_limit = 0  # the program's
     changed_late: list[Value | None] | None = None  # by code that runs when the program has ended
 

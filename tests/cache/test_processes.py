@@ -64,3 +64,35 @@ def test_a_program_is_explained_in_the_same_way_each_time(
 def test_the_option_leaves_the_cache_alone(tmp_path: Path) -> None:
     _, stats = run(tmp_path, PROGRAM.replace("OPTIONS", "{'cache': False}"))
     assert set(stats["cache"]) == {"graph"} and not (tmp_path / "cache" / "store").exists()
+
+
+HASHED = """
+import torch, jitshape
+def order(x):
+    for text in {"p", "qq", "rrr", "ssss"}:
+        x = x * 2 + len(text)
+    return x
+def number(x):
+    return x * (hash("abc") % 7 + 1)
+def of_tuple(x):
+    return x * (("a", "b").__hash__() % 7 + 1)
+def last(x):
+    left = {"p", "qq", "rrr", "ssss"}
+    return x * len(left.pop())
+def member(x):
+    return x * ("p" in {"p", "qq"}) + sum({1, 2, 3})
+x = torch.ones(1)
+for f in (order, number, of_tuple, last, member):
+    assert torch.equal(jitshape.compile(f)(x), f(x)), f.__name__
+told = None
+"""
+
+
+def test_what_hashes_decide_is_not_taken_from_another_process(tmp_path: Path) -> None:
+    for seed in range(3):
+        _, stats = run(tmp_path, HASHED, PYTHONHASHSEED=str(seed + 1))
+        assert stats["cache"]["entry"]["hit"] == (seed > 0)  # the member
+        assert stats["details"]["not_kept"] == {
+            "entry: the order of a set was read": 2,
+            "entry: a hash was read": 2,
+        }

@@ -108,7 +108,8 @@ def _registered(m: Machine, actual: type, cls: type) -> bool:
     if not found and isinstance(cls, abc.ABCMeta):
         m.guard_registrations()
     elif found and cls not in actual.__mro__:
-        m.reads_registrations |= not (_is_standard(cls) and _is_standard(actual))
+        if not (_is_standard(cls) and _is_standard(actual)):
+            m.bound_by = "which classes are registered with abstract ones"
     return found
 
 
@@ -383,6 +384,8 @@ def builtin_id(m: Machine, value: Value, /) -> Value:
 def builtin_hash(m: Machine, value: Value, /) -> Value:
     hashed = value.hash_key(m)
     if value.is_constant():
+        if value.python_type() not in (int, bool, float):
+            m.bound_by = "a hash"
         return m.const(hash(value.constant()))
     raise Break("hash", f"hash() of a {type(hashed).__name__}")
 

@@ -139,7 +139,7 @@ def _show_set(m: Machine, value: Any) -> str:
     name = value.cls.__name__
     if not value.elements:
         return f"{name}()"
-    inner = "{" + _joined(m, value.ordered()) + "}"
+    inner = "{" + _joined(m, value.ordered(m)) + "}"
     return inner if value.cls is set else f"{name}({inner})"
 
 

@@ -123,6 +123,7 @@ def _register_comparisons() -> None:
 def _tuple_hash(m: Machine, self: Any, /) -> Value:
     if not self.is_constant():
         raise Break("hash", "the number hash() gives to objects")
+    m.bound_by = "a hash"
     return m.const(hash(self.constant()))
 
 

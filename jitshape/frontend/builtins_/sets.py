@@ -69,7 +69,7 @@ def set_remove(m: Machine, self: Any, item: Value, /) -> None:
 def set_pop(m: Machine, self: Any, /) -> Value:
     if not self.elements:
         m.throw(KeyError, "pop from an empty set")
-    item = self.ordered()[0]
+    item = self.ordered(m)[0]
     self.remove(m, item)
     return item
 

@@ -358,7 +358,8 @@ class SlotValue(DescriptorValue):
                 result = self.object.__get__(instance.constant())
             except AttributeError as error:
                 m.throw(AttributeError, *error.args)
-            m.reads_places |= self.object in PLACES
+            if self.object in PLACES:
+                m.bound_by = "where code stands"
             if self.object.__objclass__ is type:
                 guard_type_member(m, instance.constant(), self.object.__name__)
             return from_python(m, result) if is_plain(result) else m.wrap(result, None)

@@ -49,9 +49,12 @@ class SetValue(Storage):
     def __repr__(self) -> str:
         return f"SetValue({list(self.elements.values())!r})"
 
-    def ordered(self) -> list[Value]:
-        """The elements in iteration order."""
+    def ordered(self, m: Machine) -> list[Value]:
+        """The elements in iteration order, which hashes decide: those of texts and objects are
+        others in each process."""
         keys = list(self.elements)
+        if len(keys) > 1 and not all(type(k) in (int, bool, float) for k in keys):
+            m.bound_by = "the order of a set"
         if self.object is not None and not self.changes:
             return list(self.elements.values())
         if all(is_plain(k) for k in keys):
@@ -106,7 +109,7 @@ class SetValue(Storage):
             return m.default_iterate(self)
         if self.object is not None and len(self.elements) > 1:
             m.guard(self.source, Is(self.object))  # equal sets may differ in order
-        return SetIterator(self)
+        return SetIterator(m, self)
 
     def algebra(self, op: str, other: dict[Any, Value]) -> dict[Any, Value]:
         """The elements of `self op other`."""
@@ -200,9 +203,9 @@ class SetIterator(IteratorValue):
 
     kind = type(iter(set()))
 
-    def __init__(self, elements: SetValue) -> None:
+    def __init__(self, m: Machine, elements: SetValue) -> None:
         self.elements: SetValue | None = elements
-        self.rest = list(reversed(elements.ordered()))
+        self.rest = list(reversed(elements.ordered(m)))
         self.length = len(self.rest)
 
     def advance(self, m: Machine) -> Value | None:

@@ -114,7 +114,7 @@ def _inner(m: Machine, value: Any) -> Value:
 
 
 def _line(m: Machine, value: Any) -> Value:
-    m.reads_places = True
+    m.bound_by = "where code stands"
     return m.const(value.line()) if isinstance(value, TracebackValue) else _unknown(value)
 
 
