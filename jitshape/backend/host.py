@@ -1,11 +1,11 @@
-"""The processor that CPU code is made for, as LLVM names it."""
+"""The processor that CPU code is made for, as LLVM names it.  LLVM is loaded when it is asked for:
+programs for GPUs do without."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-
-import llvmlite.binding as llvm
+from importlib.util import find_spec
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Host:
 
 @functools.cache
 def host() -> Host:
+    import llvmlite.binding as llvm
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features()
@@ -27,5 +29,12 @@ def host() -> Host:
     return Host(llvm.get_host_cpu_name(), features.flatten(), llvm.get_process_triple(), lanes)
 
 
-def llvm_version() -> str:
-    return ".".join(map(str, llvm.llvm_version_info))
+def llvm_facts() -> tuple[str, str]:
+    """The versions of LLVM, and the processor that it finds; empty where it is not installed."""
+    if find_spec("llvmlite") is None:
+        return "", ""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    here, version = host(), ".".join(map(str, llvm.llvm_version_info))
+    return f"{llvmlite.__version__} {version}", f"{here.triple} {here.name} {here.features}"

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jitshape.backend import jit, runtime
+from jitshape.backend import runtime
 from jitshape.backend.bindings import namespace
 from jitshape.backend.compile import KernelInfo, Program, function_of
 from jitshape.backend.faults import check_faults
@@ -84,7 +84,9 @@ def _launchers(record: ProgramRecord) -> Sequence[runtime.Launcher]:
     if not record.launchers:
         return ()
     try:
-        engine = jit.Engine("", record.code)
+        from jitshape.backend.jit import Engine  # LLVM, which programs for GPUs do without
+
+        engine = Engine("", record.code)
     except RuntimeError as error:
         raise Unreadable(f"machine code: {error}") from error
     return [runtime.make_launcher(signature, engine) for signature in record.launchers]

@@ -17,11 +17,10 @@ from contextlib import suppress
 from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 
-import llvmlite
 import torch
 
 import jitshape
-from jitshape.backend.host import host, llvm_version
+from jitshape.backend.host import llvm_facts
 from jitshape.backend.runtime import openmp
 from jitshape.cache import files, folder
 from jitshape.cache.files import FORMAT_VERSION
@@ -58,16 +57,16 @@ def environment_settings() -> tuple[str, ...]:
 @functools.cache
 def _lasting() -> dict[str, str]:
     """The facts that stay while the process lives."""
-    processor = host()
+    llvm, processor = llvm_facts()
     return {
         "format": str(FORMAT_VERSION),
         "python": f"{sys.version} {MAGIC_NUMBER.hex()} {sys.byteorder}",
         "torch": f"{torch.__version__} {torch.version.git_version} {torch.version.cuda}",
         "aten": torch.backends.cpu.get_cpu_capability(),
         "triton": _triton(),
-        "llvm": f"{llvmlite.__version__} {llvm_version()}",
+        "llvm": llvm,
         "openmp": " ".join(sorted(openmp())),
-        "processor": f"{processor.triple} {processor.name} {processor.features}",
+        "processor": processor,
     }
 
 
