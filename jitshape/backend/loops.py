@@ -32,7 +32,7 @@ Meaning
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -225,16 +225,22 @@ def roots(statement: Statement) -> tuple[Scalar, ...]:
     return (*indirect, *mask, statement.value)
 
 
-def running(loop: Loop) -> frozenset[Accumulator]:
-    """The accumulators whose `Prefix` the loop's body uses."""
-    todo = [root for s in loop.body if isinstance(s, Store) for root in roots(s)]
+def reachable(roots: Iterable[Scalar]) -> Iterator[Scalar]:
+    """Every scalar that these are computed from, themselves included, once."""
     seen: set[Scalar] = set()
+    todo = list(roots)
     while todo:
         scalar = todo.pop()
         if scalar not in seen:
             seen.add(scalar)
+            yield scalar
             todo += scalar.operands()
-    return frozenset(s.accumulator for s in seen if isinstance(s, Prefix))
+
+
+def running(loop: Loop) -> frozenset[Accumulator]:
+    """The accumulators whose `Prefix` the loop's body uses."""
+    used = [root for s in loop.body if isinstance(s, Store) for root in roots(s)]
+    return frozenset(s.accumulator for s in reachable(used) if isinstance(s, Prefix))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

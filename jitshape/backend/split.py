@@ -33,6 +33,7 @@ from jitshape.backend.loops import (
     Statement,
     Store,
     neutral,
+    reachable,
     roots,
 )
 from jitshape.ir.symint import Atom, IntExpr, Size
@@ -80,9 +81,11 @@ def _not_split(kernel: Kernel, loops: Sequence[Loop]) -> str | None:
     if any(buffer.role == "scratch" for buffer in kernel.buffers):
         return "it has scratch memory"
     stored = {s.buffer for s in everything if isinstance(s, Store)}
-    if any(isinstance(x, Load) and x.buffer in stored for s in everything for x in _scalars(s)):
+    if any(
+        isinstance(x, Load) and x.buffer in stored for s in everything for x in reachable(roots(s))
+    ):
         return "it reads what it stores"
-    if any(isinstance(x, Prefix) for s in everything for x in _scalars(s)):
+    if any(isinstance(x, Prefix) for s in everything for x in reachable(roots(s))):
         return "its totals run along a row"
     accumulators = [acc for s in everything if isinstance(s, Loop) for acc in s.accumulators]
     if any(acc.combine.startswith("arg") for acc in accumulators):
@@ -96,17 +99,6 @@ def _not_split(kernel: Kernel, loops: Sequence[Loop]) -> str | None:
         if isinstance(extent, IntExpr) and set(extent.symbols()) & (grid | outer):
             return "the length of a row differs from row to row"
     return None
-
-
-def _scalars(statement: Statement) -> Iterable[Scalar]:
-    seen: set[Scalar] = set()
-    todo = list(roots(statement))
-    while todo:
-        scalar = todo.pop()
-        if scalar not in seen:
-            seen.add(scalar)
-            yield scalar
-            todo += scalar.operands()
 
 
 def _symbol(axis: Axis) -> Atom:
@@ -234,7 +226,7 @@ def _groups(body: Sequence[Statement]) -> Iterable[list[Loop]]:
 
 def _carried(statement: Statement) -> Iterable[Accumulator]:
     """The accumulators whose results the statement, or one inside it, uses."""
-    for scalar in _scalars(statement):
+    for scalar in reachable(roots(statement)):
         if isinstance(scalar, Carry):
             yield scalar.accumulator
     if isinstance(statement, Loop):
@@ -248,7 +240,7 @@ def _buffers(kernel: Kernel, given: Sequence[Buffer]) -> tuple[Buffer, ...]:
     for statement in kernel.statements():
         if isinstance(statement, Store):
             used.setdefault(statement.buffer)
-        for scalar in _scalars(statement):
+        for scalar in reachable(roots(statement)):
             if isinstance(scalar, Load):
                 used.setdefault(scalar.buffer)
     return (*(b for b in given if b in used), *(b for b in used if b not in given))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jitshape.backend import loops
 from jitshape.backend.codegen.exprs import access, symbol_ids
-from jitshape.backend.loops import Axis, Kernel, Loop, Scalar, Statement, Store
+from jitshape.backend.loops import Axis, Kernel, Loop, Scalar, Statement, Store, reachable
 from jitshape.ir.symint import IntExpr, Size
 
 CHUNK = 2048  # elements of a vector loop that are one grid point
@@ -246,15 +246,3 @@ def all_roots(body: Iterable[Statement]) -> Iterable[Scalar]:
         yield from loops.roots(statement)
         if isinstance(statement, Loop):
             yield from all_roots(statement.body)
-
-
-def reachable(roots: Iterable[Scalar]) -> Iterable[Scalar]:
-    """Every scalar once."""
-    seen: set[Scalar] = set()
-    todo = list(roots)
-    while todo:
-        scalar = todo.pop()
-        if scalar not in seen:
-            seen.add(scalar)
-            yield scalar
-            todo += scalar.operands()

@@ -18,10 +18,9 @@ from jitshape.backend.codegen.triton_plan import (
     forwarded,
     loads,
     nested_loops,
-    reachable,
     stores,
 )
-from jitshape.backend.loops import Buffer, Carry, Load, Loop, Scalar, Store
+from jitshape.backend.loops import Buffer, Carry, Load, Loop, Scalar, Store, reachable
 from jitshape.ir.symint import Size
 
 if TYPE_CHECKING:

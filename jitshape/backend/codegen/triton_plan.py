@@ -17,7 +17,17 @@ from dataclasses import dataclass
 
 from jitshape.backend import loops
 from jitshape.backend.codegen.exprs import access, symbol_ids
-from jitshape.backend.loops import Axis, Buffer, Kernel, Load, Loop, Scalar, Statement, Store
+from jitshape.backend.loops import (
+    Axis,
+    Buffer,
+    Kernel,
+    Load,
+    Loop,
+    Scalar,
+    Statement,
+    Store,
+    reachable,
+)
 from jitshape.ir.symint import IntExpr, Size
 
 LONGEST_BLOCK = 16384  # elements of a row that one block may cover
@@ -155,18 +165,6 @@ def loads(body: Iterable[Statement], outer: tuple[Loop, ...] = ()) -> Iterator[t
                 yield scalar, inside
         if isinstance(statement, Loop):
             yield from loads(statement.body, inside)
-
-
-def reachable(roots: Iterable[Scalar]) -> Iterator[Scalar]:
-    """Every scalar once."""
-    seen: set[Scalar] = set()
-    todo = list(roots)
-    while todo:
-        scalar = todo.pop()
-        if scalar not in seen:
-            seen.add(scalar)
-            yield scalar
-            todo += scalar.operands()
 
 
 def _lone_vector(kernel: Kernel) -> Loop | None:

@@ -18,10 +18,9 @@ from jitshape.backend.codegen.triton_plan import (
     axis_id,
     loads,
     nested_loops,
-    reachable,
     stores,
 )
-from jitshape.backend.loops import IndexValue, Kernel, roots
+from jitshape.backend.loops import IndexValue, Kernel, reachable, roots
 from jitshape.ir.symint import Atom, IntExpr, Size
 
 LARGE = 2**31 - 2**20  # lanes behind the axes' ends count further
