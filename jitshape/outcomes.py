@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jitshape.errors import InternalError
+from jitshape.frontend.guards import assemble
 from jitshape.frontend.sources import Local
+from jitshape.frontend.values.base import Break, Restart
 from jitshape.observe import counters, logs
 from jitshape.observe.breaking import break_error, break_record, break_text
 from jitshape.observe.records import BreakRecord, record
@@ -94,6 +97,37 @@ def check_outcome(captured: Any, options: Options) -> None:
 
 def told_break(captured: Any, options: Options) -> BreakRecord:
     return break_record(options.name or captured.function.__qualname__, captured.outcome)
+
+
+def until_it_leaves(
+    function: types.FunctionType,
+    make: Callable[[dict[int, Break]], Any],
+    finish: Callable[[Any], Any],
+) -> Any:
+    """`finish(make(break_at))`, of a new trace where `finish` gives None; where it finds something
+    that cannot leave (Restart), up to the instruction that made it.  Where it ends in Native, that
+    gets the guards read so far; a trace that nothing comes of is released."""
+    break_at: dict[int, Break] = {}
+    while True:
+        traced = make(break_at)
+        try:
+            result = finish(traced)
+        except Restart as again:
+            traced.release()
+            if break_at and again.step >= min(break_at):
+                raise InternalError("leave", again) from again
+            break_at = {again.step: again.cause}
+        except Native as native:
+            native.program = assemble(traced.guards(), argument_slots(function))
+            traced.release()
+            raise
+        except BaseException:
+            traced.release()
+            raise
+        else:
+            if result is not None:
+                return result
+            traced.release()
 
 
 def tell_outcome(captured: Any, options: Options) -> None:

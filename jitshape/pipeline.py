@@ -18,14 +18,14 @@ must run as it is written, or a JitshapeError that names the stage.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from jitshape.backend.autograd import with_consumed
 from jitshape.cache.graphs import CompiledGraph
-from jitshape.errors import InternalError, JitshapeError
+from jitshape.errors import JitshapeError
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
 from jitshape.frontend.emit import listing
@@ -51,7 +51,14 @@ from jitshape.observe import counters, logs
 from jitshape.observe.explaining import symbol_lines
 from jitshape.observe.records import is_detailed
 from jitshape.options import Options, environment
-from jitshape.outcomes import Called, Made, argument_slots, check_outcome, tell_outcome
+from jitshape.outcomes import (
+    Called,
+    Made,
+    argument_slots,
+    check_outcome,
+    tell_outcome,
+    until_it_leaves,
+)
 from jitshape.programs import shared_graph
 from jitshape.stages import Native, stage
 
@@ -119,34 +126,25 @@ def capture_and_leave(
     out not to be able to leave, or code that backward calls not to be able to wait for it, the
     trace is made again, up to the instruction that made it so; where the program can tell a copy
     from a view, with what eager makes at this call."""
-    break_at: dict[int, Break] = {}
     exact = False
-    while True:
+
+    def make(break_at: Mapping[int, Break]) -> Capture:
         with stage("capture"):
             varying = continuations.varying_of(function.__code__)
-            captured = capture(function, slots, options, break_at, varying, refuted, exact)
-        try:
-            check_outcome(captured, options)
-            with stage("leave"):
-                exit_ = leave(captured, continuations)
-            if exact or not _tells_copies(captured, exit_):
-                has_graph = exit_.keys or captured.tracer.trace.graph.nodes
-                graph = finish_graph(captured, exit_.keys) if has_graph else None
-                return captured, exit_, graph
-            captured.release()
+            return capture(function, slots, options, break_at, varying, refuted, exact)
+
+    def finish(captured: Capture) -> tuple[Capture, Exit, Graph | None] | None:
+        nonlocal exact
+        check_outcome(captured, options)
+        with stage("leave"):
+            exit_ = leave(captured, continuations)
+        if not exact and _tells_copies(captured, exit_):
             exact = True
-        except Restart as again:
-            captured.release()
-            if break_at and again.step >= min(break_at):
-                raise InternalError("leave", again) from again
-            break_at = {again.step: again.cause}
-        except Native as native:
-            native.program = assemble(captured.guards(), argument_slots(function))
-            captured.release()
-            raise
-        except BaseException:
-            captured.release()
-            raise
+            return None
+        has_graph = exit_.keys or captured.tracer.trace.graph.nodes
+        return captured, exit_, finish_graph(captured, exit_.keys) if has_graph else None
+
+    return until_it_leaves(function, make, finish)
 
 
 def _tells_copies(captured: Capture, exit_: Exit) -> bool:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jitshape.frontend.builtins_  # noqa: F401  (registers builtins)
-from jitshape.errors import InternalError
 from jitshape.frontend import _evalframe
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.checks import Guard
@@ -23,14 +22,14 @@ from jitshape.frontend.guards import assemble
 from jitshape.frontend.leave import Exit, leave
 from jitshape.frontend.machine import Machine, Outcome, trace
 from jitshape.frontend.sources import Local
-from jitshape.frontend.values.base import Break, Restart, Value
+from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.functions import HANDLERS
 from jitshape.frontend.values.storage import name_of
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.observe import counters, logs
 from jitshape.options import Options
-from jitshape.outcomes import Made, argument_slots, check_outcome, tell_outcome
-from jitshape.stages import Native, stage
+from jitshape.outcomes import Made, check_outcome, tell_outcome, until_it_leaves
+from jitshape.stages import stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,26 +93,17 @@ def trace_and_leave(
 ) -> tuple[Traced, Exit]:
     """A trace and the code that leaves it, made again where a value turns out not to be able to
     leave, up to the instruction that made it."""
-    break_at: dict[int, Break] = {}
-    while True:
+
+    def make(break_at: Mapping[int, Break]) -> Traced:
         with stage("capture"):
-            traced = traced_call(function, slots, options, break_at)
-        try:
-            check_outcome(traced, options)
-            with stage("leave"):
-                return traced, leave(traced, continuations)
-        except Restart as again:
-            traced.release()
-            if break_at and again.step >= min(break_at):
-                raise InternalError("leave", again) from again
-            break_at = {again.step: again.cause}
-        except Native as native:
-            native.program = assemble(traced.guards(), argument_slots(function))
-            traced.release()
-            raise
-        except BaseException:
-            traced.release()
-            raise
+            return traced_call(function, slots, options, break_at)
+
+    def finish(traced: Traced) -> tuple[Traced, Exit]:
+        check_outcome(traced, options)
+        with stage("leave"):
+            return traced, leave(traced, continuations)
+
+    return until_it_leaves(function, make, finish)
 
 
 def traced_call(
