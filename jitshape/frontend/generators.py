@@ -13,6 +13,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.frame import Frame
+from jitshape.frontend.handling import Handling
 from jitshape.frontend.values.base import Raised, Value
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ class GeneratorValue(Value):
     """A generator of the program.  `yielded` tells a yield from a return."""
 
     def __init__(self, m: Machine, frame: Frame) -> None:
-        from jitshape.frontend.machine import Handling
-
         self.frame: Frame | None = frame
         self.code = frame.callee.code
         self.handling = Handling()

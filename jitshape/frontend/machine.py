@@ -12,44 +12,40 @@ again with `break_at[step]`, which stops before the outermost instruction concer
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import CellType, FunctionType
+from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, NoReturn
 
 import jitshape.frontend.opcodes  # noqa: F401  (registers the handlers)
 from jitshape.errors import DataDependent
 from jitshape.frontend.arguments import argument_error, bind_arguments
-from jitshape.frontend.checks import AMBIENT, Ambient, Guard, Is, Location, NullField, SameObject
+from jitshape.frontend.checks import Guard, Is, Location, SameObject
 from jitshape.frontend.frame import NULL, Callee, Frame, FrameSnapshot, Lasti
 from jitshape.frontend.generators import GeneratorValue
+from jitshape.frontend.handling import Handlers, Handling
+from jitshape.frontend.namespaces import Namespaces, Scope
 from jitshape.frontend.opcodes.registry import bind
 from jitshape.frontend.protocols import Protocols
-from jitshape.frontend.sources import Field, Held, Source
+from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import (
-    BUILDERS,
     CLOCK,
-    WRAPPERS,
-    WRAPPERS_OF_BASES,
     Break,
     Cell,
     Raised,
     Restart,
     Value,
     data_dependent,
-    has_finalizer,
 )
+from jitshape.frontend.wrapping import Wrapping
 
 STEP_LIMIT = 20_000_000
 UNROLL_LIMIT = 4096
 DEPTH_LIMIT = 150  # of inlined calls; deeper recursion runs natively
 PYTHON_FRAMES_PER_CALL = 12  # of the machine itself, an upper bound, to set the recursion limit
 _ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
-
-AMBIENT["handled_exception"] = lambda: sys.exception() is not None
 
 
 @dataclass(frozen=True)
@@ -65,40 +61,11 @@ class Outcome:
     location: Location | None = None
 
 
-@dataclass
-class Scope:
-    """The globals of the functions of one module: names read or written so far."""
-
-    globals: dict[str, Any]
-    values: dict[str, Value] = field(default_factory=dict)
-
-
-class Handling:
-    """The exception being handled: one per thread of control, as the interpreter's exc_info
-    stack (a generator has its own, above its caller's)."""
-
-    __slots__ = ("below", "value")
-
-    def __init__(self, below: Handling | None = None) -> None:
-        self.value: Value | None = None
-        self.below = below
-
-    def current(self) -> Value | None:
-        """`sys.exc_info()[1]`."""
-        handling: Handling | None = self
-        while handling is not None:
-            if handling.value is not None:
-                return handling.value
-            handling = handling.below
-        return None
-
-
-class Machine(Protocols):
+class Machine(Protocols, Handlers, Namespaces, Wrapping):
     """One trace."""
 
     tracer: Any = None  # the torch side, where there is one
     root: Frame  # the outermost
-    called_in_handler = False
     bound_by = ""  # what was read that other processes, or an edit elsewhere, have otherwise
     recursion_limit = 0  # the program's
     changed_late: list[Value | None] | None = None  # by code that runs when the program has ended
@@ -365,121 +332,6 @@ class Machine(Protocols):
     def _keyword_dict(self, pairs: list[tuple[str, Value]]) -> Value:
         return self.new_dict([(self.const(key), value) for key, value in pairs])
 
-    # ---- exceptions
-
-    def throw(self, type_: type[BaseException], *args: Any) -> NoReturn:
-        """Raise in the user's program: arguments are Values or constants."""
-        values = [a if isinstance(a, Value) else self.const(a) for a in args]
-        self.raise_value(self.call(self.wrap_type(type_), values, {}))
-
-    def raise_value(self, exception: Value) -> NoReturn:
-        """Raise an exception value; the one being handled becomes its context."""
-        self.set_context(exception)
-        raise Raised(exception)
-
-    def set_context(self, exception: Any) -> None:
-        """What PyErr_SetObject does to `__context__`: no cycles."""
-        handled: Any = self.handling.current()
-        if handled is exception:
-            return
-        exception.outermost = handled is None
-        if handled is None:
-            return
-        link, seen = handled, set()
-        while link.context is not None and id(link) not in seen:
-            if link.context is exception:
-                link.assign(self, "context", None)
-                break
-            seen.add(id(link))
-            link = link.context
-        exception.assign(self, "context", handled)
-
-    def caller_handles(self) -> bool:
-        """Whether an exception is being handled where the outermost frame is called; guarded."""
-        self.guard(None, Ambient("handled_exception", self.called_in_handler))
-        return self.called_in_handler
-
-    def is_exception(self, raised: Raised, types: Any) -> bool:
-        return issubclass(raised.value.python_type(), types)
-
-    # ---- values
-
-    def const(self, object: Any) -> Value:
-        return BUILDERS["const"](self, object)
-
-    def literal(self, object: Any) -> Value:
-        """The one Value of a constant of some code object."""
-        found = self._literals.get(id(object))
-        if found is None:
-            found = self._literals[id(object)] = (object, self.const(object))
-        return found[1]
-
-    def new_tuple(self, items: list[Value]) -> Value:
-        return BUILDERS["tuple"](self, items)
-
-    def new_list(self, items: list[Value]) -> Value:
-        return BUILDERS["list"](self, items)
-
-    def new_set(self, items: list[Value]) -> Value:
-        return BUILDERS["set"](self, items)
-
-    def new_dict(self, pairs: list[tuple[Value, Value]]) -> Value:
-        return BUILDERS["dict"](self, pairs)
-
-    def build(self, kind: str, *parts: Any) -> Value:
-        """A value of one of the kinds named in values/base.py."""
-        return BUILDERS[kind](self, *parts)
-
-    def new_generator(self, frame: Frame) -> Value:
-        generator = GeneratorValue(self, frame)
-        self.generators.append(generator)
-        return generator
-
-    def wrap(self, object: Any, source: Source | None = None) -> Value:
-        """The Value of a real object: one per object and trace, guarded at `source`."""
-        held = self._held.get(id(object))
-        if held is not None:
-            value = held[1]
-            if source is not None and value.source is not source and value.source != source:
-                value.seen_again(self, source)
-            return value
-        wrapper = WRAPPERS.get(type(object)) or self.wrapper_of_base(type(object))
-        if wrapper is None:
-            name = type(object).__qualname__
-            self.stop("unsupported_object", f"an object of class {name} cannot be traced")
-        value = wrapper(self, object, source)
-        if has_finalizer(type(object)):
-            value.finalized = True
-        if value.remembered:
-            self._held[id(object)] = (object, value)
-        return value
-
-    def wrapper_of_base(self, type_: type) -> Callable | None:
-        for base in type_.__mro__:
-            wrapper = WRAPPERS_OF_BASES.get(base)
-            if wrapper is not None:
-                return wrapper
-        return None
-
-    def wrap_type(self, type_: type) -> Value:
-        """The Value of a class that needs no guard: it follows from one that there is."""
-        held = self._held.get(id(type_))
-        return held[1] if held is not None else self.wrap(type_, None)
-
-    def remember(self, object: Any, value: Value) -> None:
-        """Make `value` the Value of `object` from the start of its wrapper on (for objects that
-        contain themselves)."""
-        self._held[id(object)] = (object, value)
-
-    def known_value(self, object: Any) -> Value | None:
-        """The value of a real object that the trace met."""
-        held = self._held.get(id(object))
-        return None if held is None else held[1]
-
-    def known_values(self) -> list[Value]:
-        """The values of all real objects that the trace met."""
-        return [value for _, value in self._held.values()]
-
     # ---- guards
 
     def guard(self, source: Source, check: Any) -> None:
@@ -520,91 +372,6 @@ class Machine(Protocols):
 
     def _location_of(self, code: Any) -> Location:
         return Location(code.co_filename, code.co_firstlineno, code.co_qualname)
-
-    # ---- names
-
-    def scope(self, globals: dict[str, Any]) -> Scope:
-        scope = self._scopes.get(id(globals))
-        if scope is None:
-            scope = self._scopes[id(globals)] = Scope(globals)
-        return scope
-
-    def load_global(self, scope: Scope, name: str) -> Value:
-        """A global read for the first time: the globals, then the builtins."""
-        value = self.find_global(scope, name)
-        if value is None:
-            self.unknown_name(name)
-        return value
-
-    def unknown_name(self, name: str) -> NoReturn:
-        cls = self.wrap_type(NameError)
-        text = self.const(f"name '{name}' is not defined")
-        self.raise_value(self.call(cls, [text], {"name": self.const(name)}))
-
-    def find_global(self, scope: Scope, name: str) -> Value | None:
-        value = scope.values.get(name)
-        if value is None:
-            value = self.namespace(scope).get_named(self, name)
-            if value is None:
-                table = scope.globals.get("__builtins__", builtins)
-                table = table if isinstance(table, dict) else vars(table)
-                value = self._names_of(scope, table, "builtins").get_named(self, name)
-            if value is not None:
-                scope.values[name] = value
-        return value
-
-    def namespace(self, scope: Scope) -> Any:
-        """The value of a module's globals."""
-        return self._names_of(scope, scope.globals, "globals()")
-
-    def _names_of(self, scope: Scope, real: dict[str, Any], text: str) -> Any:
-        """The value of a dict whose names `scope` keeps."""
-        dictionary: Any = self.known_value(real) or self.wrap(real, Held(real, text))
-        if not any(reader is scope.values for reader in dictionary.readers):
-            dictionary.readers.append(scope.values)
-        return dictionary
-
-    def store_global(self, scope: Scope, name: str, value: Value) -> None:
-        self.mutated(self.namespace(scope))
-        self.namespace(scope).set_named(self, name, value)
-
-    def delete_global(self, scope: Scope, name: str) -> None:
-        self.mutated(self.namespace(scope))
-        if not self.namespace(scope).delete_named(self, name):
-            self.unknown_name(name)
-
-    # ---- cells
-
-    def argument(self, object: Any, source: Source) -> Value:
-        """What a slot holds at the start: a resume function gets its cells as arguments."""
-        return self.cell(object, source) if type(object) is CellType else self.wrap(object, source)
-
-    def cell(self, real: CellType, source: Source | None) -> Cell:
-        """The one Cell of a real closure cell."""
-        cell = self._cells.get(id(real))
-        if cell is None:
-            cell = self._cells[id(real)] = Cell(real=real, source=source)
-        return cell
-
-    def load_cell(self, cell: Cell) -> Value | None:
-        """What the cell holds; None: it is empty."""
-        if not cell.loaded:
-            cell.loaded = True
-            try:
-                content = cell.real.cell_contents
-            except ValueError:
-                self.guard(Field(cell.source, "cell_contents"), NullField())
-            else:
-                cell.content = self.wrap(content, Field(cell.source, "cell_contents"))
-        return cell.content
-
-    def store_cell(self, cell: Cell, value: Value | None) -> None:
-        """Write a cell (None: empty it); one that exists outside is written by effects."""
-        self.let_go(cell.content)
-        self.mutated(cell)
-        if cell.real is not None:
-            self.effects.touch(cell)
-        cell.content, cell.loaded = value, True
 
 
 def trace(

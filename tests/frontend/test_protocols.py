@@ -5,7 +5,7 @@ import functools
 import threading
 import types
 
-from jitshape.frontend.protocols import class_attribute, is_generic
+from jitshape.frontend.lookup import class_attribute, is_generic
 
 
 class Plain:

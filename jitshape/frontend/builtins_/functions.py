@@ -16,8 +16,8 @@ from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
 from jitshape.frontend.builtins_.sequences import sort
 from jitshape.frontend.instructions import slot_names
+from jitshape.frontend.lookup import class_attribute
 from jitshape.frontend.positions import origin_of
-from jitshape.frontend.protocols import class_attribute
 from jitshape.frontend.values.base import Break, Cell, Raised, Value, unpack, unpack_sized
 from jitshape.frontend.values.classes import ClassValue, make_super
 from jitshape.frontend.values.dicts import DictValue

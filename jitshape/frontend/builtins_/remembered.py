@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import is_none, models
 from jitshape.frontend.checks import Remembers, short
-from jitshape.frontend.protocols import class_attribute
+from jitshape.frontend.lookup import class_attribute
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.constants import from_python
 from jitshape.frontend.values.functions import PURE, BoundMethodValue, call_native

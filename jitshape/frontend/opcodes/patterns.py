@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jitshape.frontend.frame import Frame
+from jitshape.frontend.lookup import IMMUTABLE_TYPE
 from jitshape.frontend.opcodes.registry import VERSION, raw
-from jitshape.frontend.protocols import IMMUTABLE_TYPE
 from jitshape.frontend.values.base import Raised, Value
 
 SEQUENCE, MAPPING, MATCH_SELF = 1 << 5, 1 << 6, 1 << 22  # Py_TPFLAGS of patterns

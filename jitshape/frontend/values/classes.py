@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Is, Missing, NullField
-from jitshape.frontend.protocols import IMMUTABLE_TYPE, derives
+from jitshape.frontend.lookup import IMMUTABLE_TYPE, derives
 from jitshape.frontend.sources import (
     Field,
     Held,

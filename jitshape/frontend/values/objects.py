@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import LITERALS, Equals, Is
-from jitshape.frontend.protocols import class_attribute
+from jitshape.frontend.lookup import class_attribute
 from jitshape.frontend.sources import Held, InstanceDict, Key, Source
 from jitshape.frontend.values.base import Value, has_finalizer, wraps
 from jitshape.frontend.values.classes import HEAP_TYPE, HasSlots

@@ -15,7 +15,7 @@ from types import GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Guard, Is, Length, NullField, TypeIs
-from jitshape.frontend.protocols import IMMUTABLE_TYPE
+from jitshape.frontend.lookup import IMMUTABLE_TYPE
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Value
 
