@@ -9,6 +9,7 @@ import jitshape
 from jitshape import compiler
 from jitshape.forcing import Force
 from jitshape.options import Options
+from tests.programs.test_surroundings import near_the_limit
 
 DIGIT = re.compile("[0-9]")
 FACTOR = [2]
@@ -173,3 +174,8 @@ def test_telling_of_a_call_left_native_is_not_the_program(force):
         with pytest.raises(KeyError):
             compiled("123")
     assert {each.code.co_filename for each in force.shared.values()} == {__file__}
+
+
+def test_frames_are_handled_where_the_program_has_no_room(force):
+    for room in (9, 40):
+        assert jitshape.compile(near_the_limit)(room) == near_the_limit(room)

@@ -22,8 +22,10 @@ miss(Dispatcher *d, PyObject *const *slots)
     }
     PyObject *callable = Py_NewRef(d->miss);
     PyObject *const args[] = {NULL, (PyObject *)d, bound};
+    give_room(ROOM);
     PyObject *result =
         PyObject_Vectorcall(callable, args + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    give_room(-ROOM);
     Py_DECREF(callable);
     Py_DECREF(bound);
     return result;

@@ -10,6 +10,8 @@
 #include <structmember.h>
 #include <time.h>
 
+#include "_room.h"
+
 #include "_frames.h"
 
 #include "_tensor.h"
@@ -97,8 +99,9 @@ make_types(void)
     entry_type = (PyTypeObject *)PyType_FromSpec(&entry_spec);
     dispatcher_type = (PyTypeObject *)PyType_FromSpec(&dispatcher_spec);
     tailcall_type = (PyTypeObject *)PyType_FromSpec(&tailcall_spec);
+    with_room_type = (PyTypeObject *)PyType_FromSpec(&with_room_spec);
     return program_type == NULL || table_type == NULL || entry_type == NULL ||
-                   dispatcher_type == NULL || tailcall_type == NULL
+                   dispatcher_type == NULL || tailcall_type == NULL || with_room_type == NULL
                ? -1
                : make_return_argument();
 }
@@ -120,6 +123,7 @@ execute_module(PyObject *module)
     }
     return add_ops(module) < 0 || PyModule_AddObjectRef(module, "RUN_FRAME", run_frame) < 0 ||
                    PyModule_AddObjectRef(module, "TailCall", (PyObject *)tailcall_type) < 0 ||
+                   PyModule_AddObjectRef(module, "WithRoom", (PyObject *)with_room_type) < 0 ||
                    PyModule_AddObjectRef(module, "Program", (PyObject *)program_type) < 0 ||
                    PyModule_AddObjectRef(module, "Table", (PyObject *)table_type) < 0 ||
                    PyModule_AddObjectRef(module, "Entry", (PyObject *)entry_type) < 0 ||

@@ -255,7 +255,9 @@ run_routed(PyThreadState *ts, Frame *f, PyObject *answer)
     frames_routed++;
     if (slots != NULL) {
         routing++;
+        give_room(ROOM);
         result = PyObject_CallFunctionObjArgs(answer, FRAME_FUNCTION(f), slots, NULL);
+        give_room(-ROOM);
         routing--;
         Py_DECREF(slots);
         result = finish(result); /* what it leaves to do is routed again */
@@ -282,9 +284,11 @@ hook(PyThreadState *ts, Frame *f, int throwflag)
     }
     frames_seen++;
     routing++;
+    give_room(ROOM);
     PyObject *callback = Py_NewRef(r->callback);
     PyObject *answer = PyObject_CallFunctionObjArgs(callback, code, FRAME_FUNCTION(f), NULL);
     Py_DECREF(callback);
+    give_room(-ROOM);
     routing--;
     if (answer == NULL) {
         return finish_frame(ts, f, NULL);

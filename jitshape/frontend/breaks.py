@@ -18,7 +18,7 @@ from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend._evalframe import TailCall, call_finished
+from jitshape.frontend._evalframe import TailCall, WithRoom, call_finished
 from jitshape.frontend.bridges import Ways, bridge_code
 from jitshape.frontend.frame import NULL as NO_VALUE
 from jitshape.frontend.frame import FrameSnapshot, Lasti, LastiNumber, Null, SavedException
@@ -124,7 +124,8 @@ class Within:
 
     def __call__(self, *arguments: Any) -> TailCall:
         *own, (inner, *theirs) = arguments
-        return TailCall(After(lambda: self.make(inner.make())), *own, *theirs)
+        after = After(lambda: self.make(inner.callable.make()))
+        return TailCall(WithRoom(after), *own, *theirs)
 
 
 def unseen(call: Callable[..., Any], *args: Any) -> Any:
@@ -278,11 +279,11 @@ class Rebuilt:
             function = continuations.resume(position, home, inner)
             return continuations.entry(function) if is_head else function
 
-        def after(position: Position) -> After:
-            return After(partial(go_on, position))
+        def after(position: Position) -> Callable:
+            return WithRoom(After(partial(go_on, position)))
 
-        def within(position: Position) -> Within:
-            return Within(partial(go_on, position))
+        def within(position: Position) -> Callable:
+            return WithRoom(Within(partial(go_on, position)))
 
         return Ways(after, within if joins else None)
 

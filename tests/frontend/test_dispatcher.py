@@ -10,7 +10,13 @@ import pytest
 
 from jitshape.frontend import checks as C
 from jitshape.frontend import sources as S
-from jitshape.frontend._evalframe import Dispatcher, call_finished, pop_bypass, push_bypass
+from jitshape.frontend._evalframe import (
+    Dispatcher,
+    WithRoom,
+    call_finished,
+    pop_bypass,
+    push_bypass,
+)
 from jitshape.frontend.guards import GuardSet, assemble
 
 
@@ -255,3 +261,27 @@ def test_many_parameters_and_extracted_objects():
     assert d(**dict(zip(names, values))) == ("miss", values)
     d.add_entry(guard_program(extract=[S.Local(i, n) for i, n in enumerate(names)]), scope["f"])
     assert d(**dict(zip(names, values))) == values
+
+
+def deepest(n=0):
+    try:
+        return deepest(n + 1)
+    except RecursionError:
+        return n
+
+
+def test_room_is_given_for_one_call():
+    before = deepest()
+    roomy = WithRoom(deepest)
+    assert roomy.callable is deepest and abs(roomy() - before - 1000) < 5
+    assert roomy(n=3) - roomy() == 3 and deepest() == before
+    with pytest.raises(TypeError):
+        roomy("too", "many", "arguments")
+    assert deepest() == before
+
+
+def test_a_miss_has_room():
+    def miss(dispatcher, slots):
+        return deepest()
+
+    assert abs(Dispatcher(deepest, miss)(0) - deepest() - 1000) < 5

@@ -179,6 +179,49 @@ def test_recursion_and_calls_of_other_compiled_functions():
     assert jitshape.stats()["fallbacks"] == 0
 
 
+def leave_room_for(frames):
+    """Set the recursion limit so that this many more frames fit."""
+    depth = 1
+    while True:
+        try:
+            sys.setrecursionlimit(depth)
+        except RecursionError:
+            depth += 1
+        else:
+            break
+    sys.setrecursionlimit(depth + frames)
+
+
+def near_the_limit(room):
+    """Breaks, handlers and errors where the program has no room for the compiler's frames."""
+
+    def descend(n):
+        try:
+            note(n)
+            return descend(n + 1)
+        except RecursionError as error:
+            note(error)
+            raise
+
+    former, seen = sys.getrecursionlimit(), []
+    try:
+        leave_room_for(room)
+        descend(0)
+    except RecursionError as error:
+        seen.append(str(error)[:32])
+    finally:
+        sys.setrecursionlimit(former)
+    return seen, former
+
+
+@pytest.mark.parametrize("room", [8, 12, 60])
+def test_pieces_are_made_where_the_program_has_no_room(room):
+    compiled = jitshape.compile(near_the_limit)
+    for _ in range(2):
+        assert compiled(room) == near_the_limit(room)
+        assert sys.getrecursionlimit() == near_the_limit(room)[1]
+
+
 def test_a_call_from_a_back_end_runs_natively():
     seen = []
 
