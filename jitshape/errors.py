@@ -80,13 +80,20 @@ class DataDependent(JitshapeError, RuntimeError):
 
 
 class Refuted(RuntimeError):
-    """A number that exists only when the graph runs does not fit what was assumed of it.  Nothing
-    that a program could observe has happened yet: the call can be made again without the graph.
-    `assumption` names what failed; `random_state` is that of the generator before the graph."""
+    """A number that exists only when the graph runs does not fit what was assumed of it, or an op
+    `raised`.  Nothing that a program could observe has happened yet: the call can be made again
+    without the graph.  `assumption` names what failed; `random_state` is that of the generator
+    before the graph."""
 
-    def __init__(self, message: str, assumption: str, random_state: object = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        assumption: str,
+        random_state: object = None,
+        raised: Exception | None = None,
+    ) -> None:
         super().__init__(message)
-        self.assumption, self.random_state = assumption, random_state
+        self.assumption, self.random_state, self.raised = assumption, random_state, raised
 
 
 class DoubleBackward(JitshapeError, RuntimeError):

@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class Called:
     """The program that an entry's code calls as `run`: `key` finds it on disk ("": not kept);
-    `consumed` are the places of results whose graph a backward inside freed."""
+    `consumed` are the places of results whose graph a backward inside freed; `raises`: its ops
+    may, for the values they find; `draws`: random numbers, before that."""
 
     run: Callable[..., Any]
     key: str = ""
     consumed: tuple[int, ...] = ()
+    raises: bool = False
+    draws: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ class Made:
     compiled: Program | None
     shares: bool  # the graph was compiled before
     varying: frozenset[str]  # the numbers in the result that are symbolic
-    assumes: bool  # something of numbers that exist only when the graph runs
+    assumes: bool  # what may turn out otherwise when the graph runs
     called: Called | None = None  # None: no graph
 
 

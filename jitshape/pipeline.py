@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from jitshape.assumptions import refutable
 from jitshape.backend.autograd import with_consumed
 from jitshape.cache.graphs import CompiledGraph
 from jitshape.errors import JitshapeError
@@ -46,6 +47,7 @@ from jitshape.ir.copies import is_told
 from jitshape.ir.graph import Graph, Node
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import print_graph
+from jitshape.ir.raising import raising
 from jitshape.ir.trace import Trace, written_with_autograd
 from jitshape.observe import counters, logs
 from jitshape.observe.explaining import symbol_lines
@@ -97,15 +99,17 @@ def compile_call(
             tensors = captured.tracer.graph_inputs()
             inputs = (*(i.source for i in tensors), *symbol_sources(captured, graph))
             consumed = consumed_places(captured, exit_.keys, graph)
+            raises, draws = raising(graph.nodes)
             made, shares = shared_graph(graph, options, function.__qualname__)
-            called, compiled = Called(callable_of(made, consumed), made.key, consumed), made.program
+            run = callable_of(made, consumed, raises, draws)
+            called, compiled = Called(run, made.key, consumed, raises, draws), made.program
             shared = tuple(memory_guards(tensors, made.written, made.viewed))
     finally:
         captured.tracer.close()
     with stage("publish"):
         run = None if called is None else called.run
         entry = exit_.emitter.finish(function.__globals__, run, inputs)
-        assumes = bool(captured.tracer.env.asserts)
+        assumes = bool(captured.tracer.env.asserts) or (called is not None and called.raises)
         extract = (*(argument_slots(function) if assumes else ()), *exit_.emitter.extract)
         program = assemble((*captured.guards(), *shared), extract)
     counters.spent("prover", captured.tracer.env.seconds)
@@ -292,9 +296,12 @@ def symbol_sources(captured: Capture, graph: Graph) -> list[Any]:
     return [symbols[str(symbol)] for symbol in graph.symbols]
 
 
-def callable_of(graph: CompiledGraph, consumed: Sequence[int]) -> Callable[..., Any]:
-    """What an entry's code calls; `consumed` as in Called."""
-    return with_consumed(unseen(graph.run), consumed)
+def callable_of(
+    graph: CompiledGraph, consumed: Sequence[int], raises: bool, draws: bool
+) -> Callable[..., Any]:
+    """What an entry's code calls; `consumed` and the flags as in Called."""
+    run = with_consumed(unseen(graph.run), consumed)
+    return refutable(run, draws) if raises else run
 
 
 def unseen(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -53,6 +53,8 @@ class KeptEntry(Record):
     consumed: list[int]
     varying: list[str]
     assumes: bool
+    raises: bool
+    draws: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +129,8 @@ class WarmStart:
             graph = kept_graph(kept.graph, self.options, self.function.__qualname__)
             if graph is None:
                 raise Unreadable("its program is not in the store")
-            run, program = callable_of(graph, kept.consumed), graph.program
+            run = callable_of(graph, kept.consumed, kept.raises, kept.draws)
+            program = graph.program
         code = reader.code(run)
         entry = types.FunctionType(code, self.function.__globals__, code.co_name)
         self._observe(kept, reader, slots)
@@ -174,8 +177,12 @@ class WarmStart:
         writer = Writer(self.function, made.program, None if called is None else called.run)
         observed = captured.policy.observed
         entry = writer.entry(made.entry.__code__, captured.tracer.env, observed)
-        key, consumed = (None, ()) if called is None else (called.key, called.consumed)
-        return KeptEntry(entry, key, list(consumed), sorted(made.varying), made.assumes)
+        varying = sorted(made.varying)
+        if called is None:
+            return KeptEntry(entry, None, [], varying, made.assumes, False, False)
+        consumed = list(called.consumed)
+        flags = made.assumes, called.raises, called.draws
+        return KeptEntry(entry, called.key, consumed, varying, *flags)
 
 
 def _warn(what: str, function: types.FunctionType, error: Exception) -> None:

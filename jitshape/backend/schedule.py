@@ -42,7 +42,7 @@ from jitshape.backend.lower import (
 )
 from jitshape.ir.graph import Graph, Node, Value, map_leaves, new_symbols
 from jitshape.ir.ops.registry import OPS
-from jitshape.ir.passes.dce import may_fail
+from jitshape.ir.raising import may_fail
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import TensorType, numel

@@ -133,3 +133,28 @@ def test_a_fault_of_the_records_fails_no_call(
     assert jitshape.compile(f)(torch.ones(2)).tolist() == [3.0, 3.0]
     assert f"cannot be {text} (KeyError: 'no such place')" in caplog.text
     assert jitshape.stats()["fallbacks"] == 0
+
+
+def test_a_served_call_whose_graph_raises_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JITSHAPE_CACHE", "1")
+    monkeypatch.setenv("JITSHAPE_CACHE_DIR", str(tmp_path / "cache"))
+
+    def f(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand(2)
+        try:
+            return x[places] + noise
+        except IndexError:
+            return noise + torch.rand(2)
+
+    x, hits = torch.arange(3.0), 0
+    for places in (torch.tensor([0, 1]), torch.tensor([0, 9])):
+        jitshape.reset()
+        results = []
+        for function in (f, jitshape.compile(f)):
+            torch.manual_seed(1)
+            results.append(function(x, places))
+        assert torch.equal(*results)
+        hits += jitshape.stats()["cache"]["entry"]["hit"]
+    assert hits == 1

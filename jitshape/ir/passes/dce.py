@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
-from jitshape.ir.graph import Graph, Node, Value, new_symbols, values_in
+from jitshape.ir.graph import Graph, Node, new_symbols, values_in
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.passes import graph_pass
+from jitshape.ir.raising import may_fail
 
 
 @graph_pass()
@@ -34,26 +33,3 @@ def has_effect(node: Node) -> bool:
     if definition is None or definition.family == "extern":
         return bool(new_symbols(node))
     return any(atom.hint is None for atom in new_symbols(node))  # a mask's count, of run time
-
-
-DIVISIONS = ("aten.remainder.", "aten.fmod.", "aten.floor_divide.", "aten.div.")
-
-
-def may_fail(node: Node) -> bool:
-    """Whether the program's own call may raise for the values that it finds."""
-    if node.backward:
-        return False
-    definition = OPS.get(node.op)
-    if definition is None or node.op == "jitshape.in_range.default":
-        return True
-    if definition.family in ("index", "extern"):
-        return any(_holds_places(value) for value in node.inputs())
-    if not node.op.startswith(DIVISIONS) or not _holds_places(node.outs[0]):
-        return False
-    divisor = node.args[1]
-    return divisor == 0 if isinstance(divisor, (int, float)) else True
-
-
-def _holds_places(value: Value) -> bool:
-    dtype = value.type.dtype
-    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)

@@ -29,8 +29,9 @@ from jitshape.ir.graph import (
     new_symbols,
     values_in,
 )
-from jitshape.ir.passes.dce import has_effect, may_fail
+from jitshape.ir.passes.dce import has_effect
 from jitshape.ir.passes.saved import choose_saved
+from jitshape.ir.raising import may_fail
 from jitshape.ir.symfloat import FloatExpr, symbol_of
 from jitshape.ir.symint import Atom, IntExpr, Size
 from jitshape.ir.types import TensorType
