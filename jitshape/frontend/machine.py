@@ -87,6 +87,7 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
         self.handling = Handling()
         self.steps = self.mutated_step = 0
         self.depth = self.frames_run = 0
+        self.settled: set[int] = set()  # objects made by the trace that nothing changes
         self._held: dict[int, tuple[Any, Value]] = {}
         self._cells: dict[int, Cell] = {}
         self._scopes: dict[int, Scope] = {}
@@ -335,7 +336,13 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
     # ---- guards
 
     def guard(self, source: Source, check: Any) -> None:
-        self.guards.append(Guard(source, check, self.location()))
+        if not self.settled or not self._is_settled(source):
+            self.guards.append(Guard(source, check, self.location()))
+
+    def _is_settled(self, source: Source | None) -> bool:
+        while source is not None and not isinstance(source, Held):
+            source = getattr(source, "base", None)
+        return source is not None and id(source.object) in self.settled
 
     def same_object(self, value: Value) -> Any:
         """The check that an object is the one `value` stands for."""

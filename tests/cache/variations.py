@@ -24,6 +24,7 @@ import jitshape.compiler  # what every child needs: with it and `start`, it is t
 
 MODEL = """
 import enum
+import inspect
 import torch
 import helpers
 from helpers import Kind, scaled
@@ -48,6 +49,8 @@ class Model(Base):
         h = helpers.added(h) + closed(h)
         if isinstance(self, helpers.Marker):
             h = h * 100
+        if torch.backends.mha.get_fastpath_enabled():  # of a module of a class of its own
+            h = h + len(inspect.signature(scaled).parameters)
         return h * self.kind.value
 
 def make():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import gc
 import inspect
 import operator
 import os
@@ -13,14 +14,23 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
+from jitshape.frontend.builtins_.functions import builtin_getattr
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_none, models, pure
 from jitshape.frontend.checks import Remembers
+from jitshape.frontend.sources import Field, Key
 from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.values.classes import ClassValue
 from jitshape.frontend.values.constants import ConstantValue, fold
 from jitshape.frontend.values.dicts import DictValue
-from jitshape.frontend.values.functions import BoundMethodValue, CallableValue
+from jitshape.frontend.values.functions import (
+    BoundMethodValue,
+    CallableValue,
+    FunctionValue,
+    guard_part,
+)
 from jitshape.frontend.values.sequences import ListValue, TupleValue
 from jitshape.frontend.values.sets import SetValue
+from jitshape.frontend.values.storage import guard_identity
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
@@ -198,19 +208,68 @@ def recursion_limit(m: Machine) -> Value:
 
 @models(inspect.signature)
 def signature(m: Machine, obj: Value, **options: Value) -> Value:
-    """Of a callable that exists: functions are pinned, so that it cannot differ."""
-    real = signed(obj)
+    """Of a callable that exists; all that it is made of is read here, so that it is guarded."""
+    own = _attribute(m, obj, "__signature__")
+    if isinstance(obj, FunctionValue) and not is_none(own) and not options:
+        return own
+    real = signed(m, obj) if is_none(own) else None
     if real is None or not all(v.is_constant() for v in options.values()):
-        raise Break("signature", "inspect.signature of a function made while tracing")
-    return fold(m, inspect.signature, real, **{k: v.constant() for k, v in options.items()})
+        raise Break("signature", f"inspect.signature of {obj.python_type().__name__}")
+
+    def made() -> inspect.Signature:
+        found = inspect.signature(real, **{k: v.constant() for k, v in options.items()})
+        m.settled.update(map(id, _parts(found)))
+        return found
+
+    return fold(m, made)
 
 
-def signed(value: Value) -> Any:
+def _parts(made: inspect.Signature) -> list[Any]:
+    """A signature does not change; nor does what it is made of, which the trace holds with it."""
+    return [made, *gc.get_referents(made.parameters), *made.parameters.values()]
+
+
+def signed(m: Machine, value: Value) -> Any:
     """A real object with the same signature, or None."""
     if isinstance(value, BoundMethodValue):
-        function = signed(value.function)
+        function = signed(m, value.function)
         return None if function is None else types.MethodType(function, None.__class__)
-    return value.constant() if value.is_constant() else None
+    if isinstance(value, FunctionValue):
+        return _signed_function(m, value)
+    if isinstance(value, ClassValue):
+        return _signed_class(m, value)
+    return value.constant() if value.python_type() is types.BuiltinFunctionType else None
+
+
+def _signed_function(m: Machine, value: FunctionValue) -> Any:
+    wrapped, text = (_attribute(m, value, name) for name in ("__wrapped__", "__text_signature__"))
+    if value.object is None or not is_none(text):
+        return None
+    if not is_none(wrapped) and (
+        not is_none(_attribute(m, wrapped, "__signature__")) or signed(m, wrapped) is None
+    ):
+        return None
+    for name in ("__code__", "__defaults__", "__kwdefaults__"):
+        guard_part(m, value.object, Field(value.source, name))
+    for name in ("__kwdefaults__", "__annotations__"):
+        part = value.part(m, name)
+        if isinstance(part, DictValue):
+            part.keys_in_order(m)
+            for key, real in getattr(value.object, name).items():
+                guard_identity(m, real, Key(part.source, key))
+    return value.object
+
+
+def _signed_class(m: Machine, value: ClassValue) -> Any:
+    """Classes are called by `type`; their signature is that of what the call looks up."""
+    cls = value.constant()
+    makers = [m.attribute(value, name) for name in ("__new__", "__init__")]
+    known = all(signed(m, x) for x in makers if isinstance(x, FunctionValue))
+    return cls if known and type(cls) is type else None
+
+
+def _attribute(m: Machine, value: Value, name: str) -> Value:
+    return builtin_getattr(m, value, m.const(name), NONE)
 
 
 def _register_kinds() -> None:

@@ -73,6 +73,8 @@ def content(x: Any, ref: Ref) -> Tree:
         ]
     if isinstance(x, enum.Enum):
         return ["member", ref(kind), x._name_, tree(x._value_)]
+    if isinstance(x, types.ModuleType):
+        return ["module", _module_name(x), None if kind is types.ModuleType else ref(kind)]
     if kind is types.FunctionType:
         return [*_function(x), ref(x.__globals__), *map(ref, x.__closure__ or ())]
     if kind is tuple:
@@ -95,6 +97,11 @@ def content(x: Any, ref: Ref) -> Tree:
 
 def _names(cls: type) -> Tree:
     return [cls.__module__, cls.__qualname__]
+
+
+def _module_name(x: types.ModuleType) -> str:
+    """Without the module's own `__getattr__`, which may be anyone's."""
+    return str(types.ModuleType.__getattribute__(x, "__dict__").get("__name__", ""))
 
 
 def _members(cls: type) -> Tree:
@@ -142,7 +149,6 @@ def shallow(x: Any) -> Tree:
 
 CONTENTS: dict[type, Callable[[Any], Tree]] = {
     types.CodeType: lambda x: ["code", digest_of(x), x.co_qualname],
-    types.ModuleType: lambda x: ["module", x.__name__],
     types.CellType: lambda x: ["cell"],
     dict: lambda x: ["dict"],
 }
@@ -176,8 +182,9 @@ def imported(module: str, qualname: str) -> Any:
 
 def import_path(x: Any) -> Tree | None:
     """["import", module, name] where that leads to `x`."""
-    if type(x) is types.ModuleType:
-        return ["module", x.__name__] if sys.modules.get(x.__name__) is x else None
+    if isinstance(x, types.ModuleType):
+        name = _module_name(x)
+        return ["module", name] if sys.modules.get(name) is x else None
     if x is sys.modules:
         return ["import", "sys", "modules"]
     if type(x) is dict:

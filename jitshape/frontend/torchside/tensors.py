@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitshape.errors import JitshapeError
-from jitshape.frontend.checks import Is, NullField, TypeIs
+from jitshape.frontend.checks import TypeIs
 from jitshape.frontend.sources import Field, Getter, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
@@ -31,6 +31,7 @@ from jitshape.frontend.values.functions import (
     BoundMethodValue,
     CallableValue,
     FunctionValue,
+    guard_part,
     wrap_function,
 )
 from jitshape.frontend.values.sequences import SequenceValue, TupleValue
@@ -289,12 +290,6 @@ class TorchCallable(CallableValue):
 
     def reconstruct(self, e: Any) -> None:
         e.const(self.function)
-
-
-def guard_part(m: Machine, function: types.FunctionType, field: Field) -> None:
-    """What a function that torch runs must go on being."""
-    real = getattr(function, field.name)
-    m.guard(field, NullField() if real is None else Is(real))
 
 
 class BreakingFunction(TorchCallable):

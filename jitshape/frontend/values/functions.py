@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Is, MethodIs, NullField, TypeIs
-from jitshape.frontend.sources import Field, Held, InstanceDict, Item, Local, Source
+from jitshape.frontend.sources import Field, Getter, Held, InstanceDict, Item, Local, Source
 from jitshape.frontend.values.base import Break, Value, builds, wraps
 from jitshape.frontend.values.dicts import AttributeDict, DictValue, Entry
 from jitshape.frontend.values.sequences import TupleValue
@@ -155,7 +155,9 @@ class FunctionValue(CallableValue):
             empty = {"__type_params__": TupleValue, "__annotations__": DictValue}
             return empty[name]() if name in empty else m.const(None)
         real = getattr(self.object, name)
-        if name in ("__annotations__", "__type_params__"):
+        if name == "__annotations__":  # made when they are first asked for
+            return m.wrap(real, Getter(self.source, name))
+        if name == "__type_params__":
             return m.wrap(real, None)
         source = Field(self.source, name)
         if real is None:
@@ -276,6 +278,12 @@ def is_made_by_each_call(real: Any, source: Source | None) -> bool:
     likely to bring another one with the same code."""
     code = getattr(real, "__code__", None)
     return code is not None and "<locals>" in code.co_qualname and is_given(source)
+
+
+def guard_part(m: Machine, function: types.FunctionType, field: Field) -> None:
+    """A field of a function whose value counts as a whole."""
+    real = getattr(function, field.name)
+    m.guard(field, NullField() if real is None else Is(real))
 
 
 def guard_code(m: Machine, real: types.FunctionType, source: Source) -> Source:
