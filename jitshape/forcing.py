@@ -23,6 +23,7 @@ from jitshape.frontend import _evalframe
 from jitshape.frontend.emit import is_emitted
 from jitshape.frontend.hook import call_unrouted
 from jitshape.frontend.instructions import decode, slot_names
+from jitshape.frontend.own_builtins import builtins_changed
 from jitshape.frontend.positions import KEPT_FREE, Position
 from jitshape.frontend.resume import resume_code
 from jitshape.observe import counters
@@ -95,6 +96,8 @@ class Force:
         if self.passing.pop(id(code), None) is not None or is_of_compiler(sys._getframe(1)):
             return False
         reason = why_native(code)
+        if builtins_changed():
+            reason = "builtins"
         if sys.gettrace() is not None or sys.getprofile() is not None:
             reason = "sys.settrace or sys.setprofile is on"
         if reason is not None:

@@ -1,5 +1,6 @@
 """JITSHAPE_FORCE: frames that C calls go through the machine, with right results and counts."""
 
+import builtins
 import re
 import time
 
@@ -179,3 +180,19 @@ def test_telling_of_a_call_left_native_is_not_the_program(force):
 def test_frames_are_handled_where_the_program_has_no_room(force):
     for room in (9, 40):
         assert jitshape.compile(near_the_limit)(room) == near_the_limit(room)
+
+
+def test_frames_run_natively_while_a_builtin_is_gone(force):
+    def program(text):
+        def replacement(match):
+            return match[0] * 2
+
+        kept = builtins.__dict__.pop("iter")
+        try:
+            shown = DIGIT.sub(replacement, text)
+        finally:
+            builtins.__dict__["iter"] = kept
+        return shown, DIGIT.sub(replacement, text)
+
+    assert jitshape.compile(program)("1a") == ("11a", "11a")
+    assert frames()["native"]["builtins"] >= 1

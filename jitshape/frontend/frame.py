@@ -133,6 +133,15 @@ class Frame:
         self.locals: Any = None  # the dict that `locals()` gave
         self.rounds: dict[int, int] = {}  # of loops, by the index they jump back to
 
+    def standing(self) -> int:
+        """The instruction whose line the frame shows: an exception that is raised once more at
+        the end of a handler stands where it was raised."""
+        instruction = self.program.instructions[self.index]
+        if instruction.opname == "RERAISE" and instruction.arg:
+            entry = self.stack[-1 - instruction.arg]
+            return entry.index if isinstance(entry, Lasti) else self.index
+        return self.index
+
     def snapshot(self, handled: Value | None) -> FrameSnapshot:
         """What is left at a break: `handled` is the exception being handled in this frame."""
         program = self.program

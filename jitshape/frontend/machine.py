@@ -42,6 +42,7 @@ from jitshape.frontend.values.base import (
 from jitshape.frontend.wrapping import Wrapping
 
 STEP_LIMIT = 20_000_000
+GUARD_LIMIT = 40_000  # of a trace: what goes on behind a break has guards of its own
 UNROLL_LIMIT = 4096
 DEPTH_LIMIT = 150  # of inlined calls; deeper recursion runs natively
 PYTHON_FRAMES_PER_CALL = 12  # of the machine itself, an upper bound, to set the recursion limit
@@ -232,10 +233,10 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
         row = frame.program.handlers[frame.index]
         if row is None:
             raise raised
-        stack = frame.stack
+        stack, standing = frame.stack, frame.standing()
         del stack[row.depth :]
         if row.lasti:
-            stack.append(Lasti(frame.index))
+            stack.append(Lasti(standing))
         stack.append(raised.value)
         return row.target
 
@@ -336,8 +337,11 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
     # ---- guards
 
     def guard(self, source: Source, check: Any) -> None:
-        if not self.settled or not self._is_settled(source):
-            self.guards.append(Guard(source, check, self.location()))
+        if self.settled and self._is_settled(source):
+            return
+        if len(self.guards) >= GUARD_LIMIT:
+            self.stop("guard_limit", f"the trace relies on more than {GUARD_LIMIT} things")
+        self.guards.append(Guard(source, check, self.location()))
 
     def _is_settled(self, source: Source | None) -> bool:
         while source is not None and not isinstance(source, Held):

@@ -50,6 +50,7 @@ class Operators(Lookup):
 
     if TYPE_CHECKING:
         const: Any
+        stop: Any
         throw: Any
 
     def binary(self, op: str, a: Value, b: Value) -> Value:
@@ -179,10 +180,16 @@ class Operators(Lookup):
         if result is None:
             name = value.python_type().__name__
             self.throw(TypeError, f"'{name}' object cannot be interpreted as an integer")
-        if not issubclass(result.python_type(), int):
-            name = result.python_type().__name__
-            self.throw(TypeError, f"__index__ returned non-int (type {name})")
+        self.check_index(result)
         return self.as_int(result)
+
+    def check_index(self, result: Value) -> None:
+        """What `__index__` gave must be an int; of a subclass the interpreter warns."""
+        cls = result.python_type()
+        if not issubclass(cls, int):
+            self.throw(TypeError, f"__index__ returned non-int (type {cls.__name__})")
+        if cls is not int:
+            self.stop("warning", f"__index__ gives a {cls.__name__}, which is deprecated")
 
 
 def _same_constant(a: Any, b: Any) -> bool:

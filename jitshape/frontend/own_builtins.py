@@ -20,14 +20,17 @@ _BUILTINS = {
 
 def builtins_changed() -> bool:
     """Whether the program has deleted or replaced a builtin, which the compiler's code needs."""
-    now = vars(builtins)
-    return any(now.get(name) is not builtin for name, builtin in _BUILTINS.items())
+    now = builtins.__dict__  # without a builtin, as any of them may be the one that is gone
+    for name, builtin in _BUILTINS.items():
+        if now.get(name) is not builtin:
+            return True
+    return False
 
 
 def with_own_builtins(call: Callable[..., Any], *args: Any) -> Any:
     """`call(*args)`, which must not fail where the program stands: what goes on behind a break in
     which builtins were changed."""
-    now = vars(builtins)
+    now = builtins.__dict__
     changed = {n: now[n] for n, own in _BUILTINS.items() if n in now and now[n] is not own}
     gone = [n for n in _BUILTINS if n not in now]
     if not changed and not gone:

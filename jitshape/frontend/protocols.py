@@ -76,7 +76,6 @@ class Protocols(Operators, Attributes):
 
     if TYPE_CHECKING:
         forward: Any
-        stop: Any
 
     # ---- truth, size, membership, hash
 

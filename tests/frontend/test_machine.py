@@ -170,6 +170,21 @@ def test_deep_recursion_runs_natively():
     assert [s.code.co_name for s in outcome.frames] == ["f"]
 
 
+def test_a_trace_that_relies_on_too_much_ends(monkeypatch):
+    monkeypatch.setattr("jitshape.frontend.machine.GUARD_LIMIT", 20)
+
+    def f(items):
+        found = []
+        for item in items:
+            found.append(item[0])
+        return found
+
+    assert run(f, [[i] for i in range(3)])[1].kind == "return"
+    machine, outcome = run(f, [[i] for i in range(60)])
+    assert (outcome.kind, outcome.cause.kind) == ("break", "guard_limit")
+    assert len(machine.guards) <= 20
+
+
 def test_long_loops_end_the_graph():
     def f(n):
         total = 0

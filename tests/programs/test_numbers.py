@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -212,3 +214,55 @@ def test_numbers_beyond_a_machine_word() -> None:
     compiled = jitshape.compile(f)
     for n in (3, 5, 7, 1 << 61, 1 << 63, -(1 << 80), 9, 1 << 64):
         assert compiled(n) == f(n), n
+
+
+class Convertible:
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __index__(self):
+        return self.answer
+
+
+class Truncated:
+    def __trunc__(self):
+        return 3
+
+
+class AsInteger:
+    def __int__(self):
+        return True
+
+
+class AsFloat:
+    def __float__(self):
+        return type("Float", (float,), {})(1.5)
+
+
+@pytest.mark.parametrize("convert", [int, float, operator.index, range, [4, 5].__getitem__])
+@pytest.mark.parametrize(
+    "number", [Convertible(True), Convertible(1), Convertible(1.5), Truncated(), AsInteger()]
+)
+def test_conversions_warn_and_fail_as_in_eager(convert, number):
+    def program(number):
+        try:
+            result = convert(number)
+        except TypeError as error:
+            return str(error)
+        return result, type(result)
+
+    def told(function):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = function(number)
+        return result, [(w.category, str(w.message)) for w in caught]
+
+    assert told(jitshape.compile(program)) == told(program)
+
+
+def test_a_subclass_of_float_is_converted():
+    def program(number):
+        return float(number), type(float(number))
+
+    with pytest.warns(DeprecationWarning):
+        assert jitshape.compile(program)(AsFloat()) == (1.5, float)

@@ -1,6 +1,7 @@
 """Tracebacks of exceptions that were raised and caught while tracing: frames, lines and columns
 as eager, also where the exception leaves, goes on at a break, or existed before."""
 
+import contextlib
 import traceback
 import unittest
 
@@ -124,6 +125,34 @@ def after_a_break(x):
         return error
 
 
+def unmatched(x):
+    try:
+        inner(x)
+    except KeyError as error:
+        return error
+    except TypeError:
+        pass
+
+
+def ended_in_finally(x):
+    try:
+        inner(x)
+    finally:
+        x += 1
+
+
+def raised_in_a_handler(x):
+    try:
+        inner(x)
+    except ValueError as error:
+        raise KeyError(str(error)) from error
+
+
+def left_a_with(x):
+    with contextlib.nullcontext():
+        inner(x)
+
+
 PROGRAMS = [
     caught,
     caught_again,
@@ -175,6 +204,27 @@ def test_read_while_tracing():
     jitshape.reset()
     assert jitshape.compile(lines)(1) == lines(1)
     assert jitshape.stats()["graph_breaks"] == 0
+
+
+@pytest.mark.parametrize("program", [unmatched, ended_in_finally, raised_in_a_handler, left_a_with])
+def test_frames_stand_where_they_ended(program):
+    """Where a frame ended is another line than the one that raised."""
+
+    def caught_outside(x):
+        try:
+            program(x)
+        except Exception as error:
+            return error
+
+    def lines(error):
+        entry, found = error.__traceback__.tb_next, []
+        while entry is not None:
+            frame = entry.tb_frame
+            found.append((entry.tb_lineno, frame.f_lineno, frame.f_code.co_varnames))
+            entry = entry.tb_next
+        return found
+
+    assert lines(jitshape.compile(caught_outside)(3)) == lines(caught_outside(3))
 
 
 def test_exit_gets_the_traceback():

@@ -61,9 +61,10 @@ def _convert(m: Machine, kind: type, dunders: tuple[str, ...], args: tuple[Value
 
 def _checked(m: Machine, kind: type, name: str, result: Value) -> Value:
     if name == "__index__":
+        m.check_index(result)
         return _convert(m, kind, (), (result,))
-    if result.python_type() is not kind and not result.is_constant():
-        raise Break("conversion", f"{name} gave a {result.python_type().__name__}")
+    if result.python_type() is not kind or name == "__trunc__":
+        raise Break("conversion", f"{name} gives a {result.python_type().__name__}")
     return result
 
 

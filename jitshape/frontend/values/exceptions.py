@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Break, Value, wraps
@@ -167,7 +167,7 @@ def init_exception(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
     members = KEYWORDS.get(next((b for b in instance.cls.__mro__ if b in KEYWORDS), None), {})
     for name, value in kwargs.items():
         if name not in members:
-            m.throw(TypeError, f"{instance.cls.__name__}() takes no keyword arguments")
+            _refuse_keywords(m, instance, tuple(kwargs))
         instance.set_slot(m, members[name], value)
     instance.assign(m, "args", TupleValue(rest))
     first = FIRST.get(next((b for b in instance.cls.__mro__ if b in FIRST), None))
@@ -176,6 +176,18 @@ def init_exception(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> V
         value = instance.args if whole else rest[0] if rest else m.const(None)
         instance.set_slot(m, first, value)
     return m.const(None)
+
+
+def _refuse_keywords(m: Machine, instance: Any, names: tuple[str, ...]) -> NoReturn:
+    """What the class itself says of these keywords: no code of the program's runs."""
+    base = instance.builtin_base()
+    if base not in KEYWORDS:
+        m.throw(TypeError, f"{instance.cls.__name__}() takes no keyword arguments")
+    try:
+        base(**dict.fromkeys(names))
+    except TypeError as error:
+        m.throw(TypeError, *error.args)
+    raise AssertionError(f"{base.__name__} takes {names}")
 
 
 KEYWORDS: dict[Any, dict[str, Any]] = {

@@ -62,9 +62,9 @@ class CallableValue(Value):
         return self.constant() if self.is_constant() else self
 
     def compare(self, m: Machine, op: str, other: Value) -> Any:
-        if op in ("==", "!="):
-            return m.const(m.identical(self, other) == (op == "=="))
-        return NotImplemented
+        if op in ("==", "!=") and m.identical(self, other):
+            return m.const(op == "==")
+        return NotImplemented  # perhaps the other side knows better
 
 
 class FunctionValue(CallableValue):
@@ -462,6 +462,12 @@ class BuiltinValue(PinnedValue, CallableValue):
             if hasattr(self.object, name):
                 return m.const(getattr(self.object, name))
         return m.default_getattr(self, name)
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        """Two methods of one object are equal; no code of the program's runs."""
+        if op in ("==", "!=") and isinstance(other, BuiltinValue):
+            return m.const((self.object == other.object) == (op == "=="))
+        return super().compare(m, op, other)
 
     def has_get(self) -> bool:
         return not isinstance(self.object, (types.BuiltinFunctionType, types.MethodWrapperType))

@@ -2,8 +2,8 @@
 
 In: frames of the machine, as exceptions leave instructions (`ExceptionValue.passes`).  Out: a
 chain of TracebackValues, the outermost frame first, as `__traceback__` shows it.
-Invariant: a traceback that leaves names the user's code, lines and columns.  Its frame objects are
-stand-ins, for the frames themselves existed in the machine only; they are finished.
+Invariant: a traceback that leaves names the user's code, lines, columns and variables.  Its frame
+objects are stand-ins, for the frames themselves existed in the machine only; they are finished.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TracebackValue(Value):
 
     def __init__(self, frame: Frame, inner: Value | None) -> None:
         self.code, self.globals = frame.callee.code, frame.callee.globals
-        self.index, self.inner = frame.index, inner
+        self.frame, self.index, self.inner = frame, frame.index, inner
 
     def __repr__(self) -> str:
         return f"TracebackValue({self.code.co_qualname}:{self.line()})"
@@ -57,7 +57,7 @@ class TracebackValue(Value):
     def reconstruct(self, e: Emitter) -> None:
         e.begin_call()
         e.const(traceback_entry)
-        e.const(frame_maker(self.code, self.index, self.globals))
+        e.const(frame_maker(self.code, self.index, self.frame.standing(), self.globals))
         e.const(self.line())
         if self.inner is None:
             e.const(None)
@@ -84,16 +84,15 @@ class FormerTraceback(Value):
 
 
 def traceback_entry(make_frame: FunctionType, line: int, inner: TracebackType | None) -> Any:
-    frame = make_frame()
-    return TracebackType(inner, frame, frame.f_lasti, line)
+    return TracebackType(inner, make_frame(), 0, line)
 
 
-def frame_maker(code: CodeType, index: int, globals: dict[str, Any]) -> FunctionType:
-    """A function whose call gives its own frame, which looks like one of `code`."""
-    place = decode(code).instructions[index].offset // 2
-    location = InstrLocation(*next(islice(code.co_positions(), place, None)))
+def frame_maker(code: CodeType, raised: int, stands: int, globals: dict[str, Any]) -> FunctionType:
+    """A function whose call gives its own frame, which looks like one of `code`: its first
+    instruction has the place of the one that raised, and it stands at that of `stands`."""
+    location = location_of(code, stands)
     body = [
-        Instr("RESUME", 0, location=location),
+        Instr("RESUME", 0, location=location_of(code, raised)),
         *(Instr("PUSH_NULL", location=location) for _ in range(sys.version_info < (3, 13))),
         Instr("LOAD_CONST", Constant(sys._getframe), location=location),
         *(Instr("PUSH_NULL", location=location) for _ in range(sys.version_info >= (3, 13))),
@@ -103,7 +102,14 @@ def frame_maker(code: CodeType, index: int, globals: dict[str, Any]) -> Function
     made = Bytecode(body)
     made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
     made.first_lineno = code.co_firstlineno
-    return FunctionType(place_constants(made.to_code()), globals, code.co_name)
+    names = code.co_varnames  # which suggestions are made from
+    plain = place_constants(made.to_code()).replace(co_varnames=names, co_nlocals=len(names))
+    return FunctionType(plain, globals, code.co_name)
+
+
+def location_of(code: CodeType, index: int) -> InstrLocation:
+    place = decode(code).instructions[index].offset // 2
+    return InstrLocation(*next(islice(code.co_positions(), place, None)))
 
 
 # ---- what programs do with tracebacks

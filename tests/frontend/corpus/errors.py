@@ -265,4 +265,28 @@ def p_shown():
     )
 
 
+class Kept(ImportError):
+    pass
+
+
+@cases()
+def p_keywords_of_exceptions():
+    out = []
+    for make in (
+        lambda: ImportError("a", name="n", path="p").path,
+        lambda: ImportError(invalid="x"),
+        lambda: ImportError(name="n", invalid="x"),
+        lambda: ImportError(name="n", path="p", more=3),
+        lambda: Kept("a", other=1),
+        lambda: NameError(name="n", other=1),
+        lambda: AttributeError(other=1),
+        lambda: ValueError(name="n"),
+    ):
+        try:
+            out.append(make())
+        except TypeError as error:
+            out.append(str(error))
+    return out
+
+
 __all__ = ["CASES"]

@@ -398,4 +398,39 @@ def p_super_of_strangers():
     return out
 
 
+class EqualToAll:
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return "differs"
+
+
+@cases()
+def p_other_side_of_callables():
+    items, text = [], "a"
+    return [
+        (left == EqualToAll(), left != EqualToAll(), EqualToAll() == left)
+        for left in (p_shown_again, lambda: 0, len, items.append, str.join, property)
+    ] + [p_shown_again == len, p_shown_again != len, p_shown_again == p_shown_again]
+
+
+def p_shown_again():
+    pass
+
+
+@cases()
+def p_methods_of_c_are_equal():
+    items, others = [], []
+    return (
+        items.append == items.append,
+        items.append == others.append,
+        dict.fromkeys == dict.fromkeys,
+        dict.fromkeys != dict.fromkeys,
+        object.__init_subclass__ == object.__init_subclass__,
+        list.__init_subclass__ == object.__init_subclass__,
+        len == abs,
+    )
+
+
 __all__ = ["CASES"]
