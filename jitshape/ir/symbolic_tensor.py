@@ -63,6 +63,7 @@ def make_symbolic(value: Value, env: Any, requires_grad: bool = False) -> Symbol
         layout=torch.strided,
         device=type_.device,
         requires_grad=requires_grad,
+        storage_size=0,  # nobody reads it, and C++ would compute it size by size
     )
     tensor.value = value
     return tensor

@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from jitshape.ir.conditions import BoolExpr
+from jitshape.ir.graph import Graph
 from jitshape.ir.shape_env import ShapeEnv
+from jitshape.ir.symbolic_tensor import make_symbolic
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import sym_max
 from jitshape.ir.symnode import from_torch, to_torch, to_torch_float
+from jitshape.ir.types import TensorType
 
 
 class Wrapper(torch.Tensor):
@@ -165,6 +168,16 @@ def test_integers_are_compared_with_fractions_as_integers():
         "s0 > 4",
     ]
     assert (n == 2.5) is False and (n < math.inf) is True
+
+
+def test_a_tensor_is_made_without_arithmetic_on_its_sizes():
+    env = ShapeEnv()
+    b, t = env.size_symbol(5), env.size_symbol(7)
+    type_ = TensorType((b, t, 64), (t * 64, 64, 1), torch.float32, torch.device("cpu"), 0)
+    known = len(env.algebra._sums), len(env.algebra._products)
+    tensor = make_symbolic(Graph(env).add_input(type_, "x"), env)
+    assert (len(env.algebra._sums), len(env.algebra._products)) == known
+    assert from_torch(tensor.numel()) is b * t * 64
 
 
 def test_layout_questions_of_a_wrapper_tensor_make_no_facts():
