@@ -14,6 +14,7 @@ from jitshape.ir.ops import (  # noqa: F401
     pointwise,
     pools,
     random,
+    rearranging,
     reductions,
     refusals,
     rnn,

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import math
 
-from jitshape.ir.ops.families import elementwise, pointwise, pointwise_table
+import torch
+
+from jitshape.ir.conditions import compare
+from jitshape.ir.graph import Value
+from jitshape.ir.ops.composing import call, finish, mul, sub
+from jitshape.ir.ops.families import (
+    elementwise,
+    pointwise,
+    pointwise_table,
+    preserved,
+    require,
+    wrap_dim,
+)
 from jitshape.ir.ops.registry import op
+from jitshape.ir.types import TensorType
 
 SQRT_HALF = math.sqrt(0.5)
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
@@ -158,6 +171,89 @@ class SoftplusBackward:
 class Threshold:
     def lower(b, x, threshold, value):
         return b.where(b.le(x, threshold), value, x)
+
+
+def _shrunk(b, x, limit):
+    """Whether x lies within the limits, where shrinking gives 0."""
+    return b.and_(b.ge(x, b.neg(b.scalar(limit))), b.le(x, limit))
+
+
+@pointwise("aten.hardshrink.default")
+class Hardshrink:
+    def lower(b, x, lambd=0.5):
+        return b.where(_shrunk(b, x, lambd), 0.0, x)
+
+
+@pointwise("aten.softshrink.default")
+class Softshrink:
+    def lower(b, x, lambd=0.5):
+        outside = b.where(b.gt(x, lambd), b.sub(x, lambd), b.where(b.ne(x, x), x, b.add(x, lambd)))
+        return b.where(_shrunk(b, x, lambd), b.mul(x, 0.0), outside)
+
+
+pointwise_table(
+    {
+        f"aten.{name}_backward.default": lambda b, g, x, limit: b.where(
+            _shrunk(b, x, limit), 0.0, g
+        )
+        for name in ("hardshrink", "softshrink")
+    },
+    operands=2,
+)
+
+
+@pointwise("aten.native_dropout_backward.default", operands=2, result="float")
+class DropoutBackward:
+    def lower(b, grad, mask, scale):
+        return b.mul(b.mul(grad, mask), scale)
+
+    def samples():
+        return [((torch.randn(3, 4), torch.rand(3, 4) > 0.5, 2.0), {})]
+
+
+def _halves(g, x, dim):
+    """The two halves along a dimension, the second as a gate."""
+    half = x.type.shape[dim] // 2
+    first = g.call("aten.slice.Tensor", x, dim, 0, half)
+    return first, call(g, "sigmoid", g.call("aten.slice.Tensor", x, dim, half, half + half))
+
+
+@op("aten.glu.default", family="composite")
+class Glu:
+    def check(env, x, dim=-1):
+        size = x.type.shape[wrap_dim(dim, x.type.ndim)] if x.type.ndim else 1
+        text = f"Halving dimension must be even, but dimension {dim} is size {size}"
+        require(env, compare("eq", env.mod(size, 2), 0), text)
+
+    def type(env, x, dim=-1):
+        old, dim = x.type, wrap_dim(dim, x.type.ndim)
+        shape = (*old.shape[:dim], env.floordiv(old.shape[dim], 2), *old.shape[dim + 1 :])
+        half = Value("half", TensorType(shape, old.strides, old.dtype, old.device), None)
+        return elementwise(env, [half], old.dtype)
+
+    def decompose(g, node, x, dim=-1):
+        first, gate = _halves(g, x, wrap_dim(dim, x.type.ndim))
+        return finish(g, node, mul(g, first, gate))
+
+    def samples():
+        x = torch.randn(4, 6, 2)
+        return [((x,), {}), ((x, 1), {}), ((x.permute(2, 0, 1), 1), {})]
+
+
+@op("aten.glu_backward.default", family="composite")
+class GluBackward:
+    def type(env, grad, x, dim):
+        return preserved(env, x)
+
+    def decompose(g, node, grad, x, dim):
+        dim = wrap_dim(dim, x.type.ndim)
+        first, gate = _halves(g, x, dim)
+        left = mul(g, grad, gate)
+        slope = mul(g, sub(g, call(g, "ones_like", gate), gate), first)
+        return finish(g, node, g.call("aten.cat", [left, mul(g, left, slope)], dim))
+
+    def samples():
+        return [((torch.randn(4, 3), torch.randn(4, 6), 1), {})]
 
 
 @op("aten.log_sigmoid_forward.default", family="composite")

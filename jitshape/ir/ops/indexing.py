@@ -528,14 +528,6 @@ class SelectScatter:
         return [((torch.randn(6, 4), torch.randn(6), 1, 2), {})]
 
 
-@index_op("aten.diagonal_scatter.default", base=_IntoView)
-class DiagonalScatter:
-    view = "aten.diagonal.default"
-
-    def samples():
-        return [((torch.randn(4, 4), torch.randn(4)), {})]
-
-
 @index_op("aten.as_strided_scatter.default", base=_IntoView)
 class AsStridedScatter:
     view = "aten.as_strided.default"

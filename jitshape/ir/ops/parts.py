@@ -231,15 +231,6 @@ class SelectBackward:
         return [((torch.randn(3, 4), [3, 6, 4], 1, 2), {})]
 
 
-@op("aten.diagonal_backward.default", family="index")
-class DiagonalBackward:
-    def type(env, grad, input_sizes, offset, dim1, dim2):
-        return _zeros_like_input(env, grad, input_sizes)
-
-    def samples():
-        return [((torch.randn(3), [3, 4], 0, 0, 1), {})]
-
-
 @op("aten.unfold_backward.default", family="extern")
 class UnfoldBackward:
     def type(env, grad, input_sizes, dim, size, step):

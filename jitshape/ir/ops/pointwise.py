@@ -56,6 +56,8 @@ pointwise_table(
     {
         "aten.deg2rad.default": lambda b, x: b.mul(x, math.pi / 180),
         "aten.rad2deg.default": lambda b, x: b.mul(x, 180 / math.pi),
+        "aten.sinc.default": lambda b, x: _sinc(b, x),
+        "aten.special_entr.default": lambda b, x: _entropy(b, x),
     },
     result="float",
 )
@@ -75,6 +77,48 @@ pointwise_table(
 
 def _integral(x: Any) -> bool:
     return not x.dtype.is_floating_point
+
+
+def _sinc(b: Any, x: Any) -> Any:
+    angle = b.mul(x, math.pi)
+    return b.where(b.eq(x, 0), 1.0, b.div(b.sin(angle), angle))
+
+
+def _entropy(b: Any, x: Any) -> Any:
+    """-x log(x): 0 at 0, -inf below; nan stays."""
+    inside = b.where(b.eq(x, 0), 0.0, b.neg(b.mul(x, b.log(x))))
+    return b.where(b.lt(x, 0), -math.inf, inside)
+
+
+@pointwise("aten.angle.default", result="float")
+class Angle:
+    """Of a real number: 0 or pi; nan stays."""
+
+    def lower(b, x):
+        return b.where(b.ne(x, x), x, b.where(b.lt(x, 0), math.pi, 0.0))
+
+    def samples():
+        return [((torch.tensor([math.nan, -1.0, -0.0, 2.0]),), {}), ((torch.arange(-2, 3),), {})]
+
+
+@pointwise("aten.round.decimals")
+class RoundDecimals:
+    """To a multiple of a power of ten: the product and the quotient are rounded to the dtype."""
+
+    @classmethod
+    def element(cls, b, node, operand):
+        (x,), decimals = node.args, node.kwargs["decimals"]
+        dtype = x.type.dtype
+        compute = WIDER.get(dtype, dtype)
+        rounded = lambda y: b.cast(b.cast(y, dtype), compute)  # noqa: E731
+        value = b.cast(operand(x), compute)
+        ten = rounded(b.scalar(10.0 ** abs(decimals)))
+        up, down = (b.mul, b.div) if decimals >= 0 else (b.div, b.mul)
+        return b.cast(down(b.round(rounded(up(value, ten))), ten), dtype)
+
+    def samples():
+        x = torch.randn(3, 4) * 100
+        return [((x,), {"decimals": n}) for n in (0, 2, -1)]
 
 
 def _finite(b: Any, x: Any, nan: Any, posinf: Any, neginf: Any) -> Any:
@@ -140,6 +184,11 @@ _BINARY_FLOAT = {
     ("aten.copysign", "Tensor Scalar"): _call("copysign"),
     ("aten.xlogy", "Tensor Scalar_Other Scalar_Self"): lambda b, x, y: _xlogy(b, x, y),
     ("aten.logaddexp", "default"): lambda b, x, y: _logaddexp(b, x, y),
+    ("aten.logaddexp2", "default"): lambda b, x, y: _logaddexp2(b, x, y),
+    ("aten.special_xlog1py", "default other_scalar self_scalar"): lambda b, x, y: _xlogy(
+        b, x, y, b.log1p
+    ),
+    ("aten.ldexp", "Tensor"): lambda b, x, y: b.mul(x, b.exp2(y)),
     ("aten.hypot", "default"): lambda b, x, y: b.sqrt(b.add(b.mul(x, x), b.mul(y, y))),
 }
 _COMPARISON = {
@@ -156,8 +205,8 @@ def _overloads(rows: dict[tuple[str, str], Any]) -> dict[str, Any]:
     }
 
 
-def _xlogy(b: Any, x: Any, y: Any) -> Any:
-    product = b.where(b.eq(x, 0), 0.0, b.mul(x, b.log(y)))
+def _xlogy(b: Any, x: Any, y: Any, log: Any = None) -> Any:
+    product = b.where(b.eq(x, 0), 0.0, b.mul(x, (log or b.log)(y)))
     return b.where(b.ne(y, y), y, product)
 
 
@@ -165,6 +214,12 @@ def _logaddexp(b: Any, x: Any, y: Any) -> Any:
     top = b.maximum(x, y)
     apart = b.log1p(b.exp(b.neg(b.abs(b.sub(x, y)))))
     return b.where(b.eq(x, y), b.add(x, math.log(2)), b.add(top, apart))
+
+
+def _logaddexp2(b: Any, x: Any, y: Any) -> Any:
+    apart = b.exp2(b.neg(b.abs(b.sub(x, y))))
+    both = b.add(b.maximum(x, y), b.mul(b.log1p(apart), 1 / math.log(2)))
+    return b.where(b.eq(x, y), b.add(x, 1.0), both)
 
 
 pointwise_table(_overloads(_BINARY), operands=2)

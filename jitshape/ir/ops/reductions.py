@@ -10,10 +10,12 @@ from dataclasses import replace
 
 import torch
 
+from jitshape.ir.ops.composing import finish
 from jitshape.ir.ops.families import (
     INT,
     category,
     fresh,
+    promote,
     reduced_dims,
     reduced_shape,
     reduction,
@@ -22,6 +24,7 @@ from jitshape.ir.ops.families import (
     wrap_dim,
 )
 from jitshape.ir.ops.registry import op
+from jitshape.ir.strides import broadcast
 from jitshape.ir.symint import IntExpr
 from jitshape.ir.types import numel
 
@@ -45,6 +48,51 @@ class Mean:
 
     def samples():
         return [((_matrix(),), {})]
+
+
+@op("aten.nansum.default", family="composite")
+class NanSum:
+    """nan counts as 0."""
+
+    def type(env, x, dim=None, keepdim=False, dtype=None):
+        return Sum.type(env, x, dim, keepdim, dtype=dtype)
+
+    def decompose(g, node, x, dim=None, keepdim=False, dtype=None):
+        if x.type.dtype.is_floating_point:
+            x = g.call("aten.masked_fill.Scalar", x, g.call("aten.isnan", x), 0.0)
+        return g.call("aten.sum.dim_IntList", x, dim, keepdim, dtype=dtype)
+
+    def samples():
+        x = _matrix().masked_fill(_matrix() > 0, math.nan)
+        return [((x,), {}), ((x, [1], True), {}), ((x > 0, [0]), {})]
+
+
+@op("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList", family="composite")
+class CountNonzero:
+    def type(env, x, dim=None):
+        return Sum.type(env, x, dim, dtype=torch.int64)
+
+    def decompose(g, node, x, dim=None):
+        dims = list(reduced_dims(x.type.ndim, dim))
+        return g.call("aten.sum.dim_IntList", g.call("aten.ne.Scalar", x, 0), dims)
+
+    def samples():
+        return [((_matrix() > 0,), {}), ((_matrix().round(), 1), {})]
+
+
+@op("aten.trace.default", family="composite")
+class Trace:
+    def type(env, x):
+        if x.type.ndim != 2:
+            raise RuntimeError("trace: expected a matrix")
+        whole = category(x.type.dtype) <= INT
+        return fresh((), torch.int64 if whole else x.type.dtype, x.type.device)
+
+    def decompose(g, node, x):
+        return g.call("aten.sum.default", g.call("aten.diagonal", x))
+
+    def samples():
+        return [((torch.randn(4, 5),), {}), ((torch.randn(4, 3).t(),), {})]
 
 
 @reduction("aten.prod.default", "aten.prod.dim_int")
@@ -299,6 +347,51 @@ class Norm:
 
     def decompose(g, node, x, p=2, dim=None, keepdim=False, dtype=None):
         return _norm(g, x, 2 if p is None else p, dim, keepdim, dtype)
+
+
+@op("aten.dist.default", family="composite")
+class Dist:
+    """The norm of the difference."""
+
+    def canonical(env, x, y, p=2):
+        return (x, y, order(env, p)), {}
+
+    def type(env, x, y, p=2):
+        broadcast(env, x.type.shape, y.type.shape)
+        return fresh((), promote((x, y)), x.type.device)
+
+    def decompose(g, node, x, y, p=2):
+        return _norm(g, g.call("aten.sub.Tensor", x, y), p, None, False, None)
+
+    def samples():
+        x = _matrix()
+        return [((x, torch.randn(4, 1)), {}), ((x, x + 1, 1), {}), ((x, -x, 0), {})]
+
+
+@op("aten.renorm.default", family="composite")
+class Renorm:
+    """The parts along a dimension whose norm is too large are scaled down to it."""
+
+    def canonical(env, x, p, dim, maxnorm):
+        return (x, order(env, p), dim, maxnorm), {}
+
+    def type(env, x, p, dim, maxnorm):
+        wrap_dim(dim, x.type.ndim)
+        return fresh(x.type.shape, x.type.dtype, x.type.device)
+
+    def decompose(g, node, x, p, dim, maxnorm):
+        own = x.type.dtype
+        wide = torch.float32 if own in (torch.float16, torch.bfloat16) else own
+        dims = [d for d in range(x.type.ndim) if d != wrap_dim(dim, x.type.ndim)]
+        size = _norm(g, x, p, dims, True, wide)
+        large = g.call("aten.gt.Scalar", size, maxnorm)
+        factor = g.call("aten.reciprocal", g.call("aten.add.Scalar", size, 1e-7))
+        factor = g.call("aten.mul.Scalar", factor, maxnorm)
+        kept = g.call("aten.masked_fill.Scalar", factor, g.call("aten.logical_not", large), 1.0)
+        return finish(g, node, g.call("aten.mul.Tensor", x, kept))
+
+    def samples():
+        return [((_matrix(), 2.0, 1, 0.5), {}), ((_matrix().transpose(0, 2), 1.0, 0, 2.0), {})]
 
 
 @op("aten.logsumexp.default", family="composite")

@@ -90,7 +90,8 @@ UNSAFE = {"aten._native_batch_norm_legit_functional", "aten._native_batch_norm_l
 # An index of a tensor is out of range, or the size of the memory counts: found when it runs.
 FOUND_LATER = (
     "index", "indexing axis dim should be positive", "out of bounds", "setStorage",
-    "number of ones in mask", "divisible by 2 to view Float as Double",
+    "number of ones in mask", "tried to take from an empty",
+    "divisible by 2 to view Float as Double",
 )  # fmt: skip
 CHECKED = [
     name

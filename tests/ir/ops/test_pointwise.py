@@ -32,7 +32,11 @@ SAMPLES = {  # whole calls, where operands must fit together
     "aten.log_sigmoid_backward.default": (X.exp(), X, torch.exp(-X.abs())),
     "aten.where.self": (X > 0, X, X * 2),
 }
-KEYWORDS = {"aten.div.Tensor_mode": "floor", "aten.div.Scalar_mode": "trunc"}
+KEYWORDS = {
+    "aten.div.Tensor_mode": {"rounding_mode": "floor"},
+    "aten.div.Scalar_mode": {"rounding_mode": "trunc"},
+    "aten.round.decimals": {"decimals": 1},
+}
 
 
 class Numbers:
@@ -137,7 +141,7 @@ POINTWISE = sorted(
 def test_element_is_eagers(name, dtype):
     args = [a.to(dtype) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
             for a in sample(name)]  # fmt: skip
-    kwargs = {"rounding_mode": KEYWORDS[name]} if name in KEYWORDS else {}
+    kwargs = KEYWORDS.get(name, {})
     env, node, reals = typed_call(name, args, kwargs)
     expected = OPS[name].torch_op(*args, **kwargs)
     check_type(env, name, node.outs[0].type, expected)
