@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.backend.bindings import Binding, namespace
 from jitshape.backend.codegen.program import Call, ProgramWriter
+from jitshape.backend.contractions import Contractions, contracted
 from jitshape.backend.externs import has_out, may_alias
 from jitshape.backend.faults import check_faults
 from jitshape.backend.fusion import Axes, Group
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _files = itertools.count()
 _watched: list[list[Kernel]] = []
 MOST_NAMED = 4  # ops in a kernel's name
+CONTRACTING = ("triton",)  # targets whose kernels compute matrix products
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,9 @@ def compile_graph(
     if backend == "eager":
         return _eager(graph)
     simplify_sizes(graph)
-    plan = schedule(graph)
+    given, found = graph, contracted(graph) if backend in CONTRACTING else Contractions(graph)
+    graph = found.graph
+    plan = schedule(graph, found)
     calls = _calls(plan)
     steps, memory = _memory(plan, calls, memory_plan)
     kernels = [call.kernel for call in calls if isinstance(call, KernelCall)]
@@ -137,8 +141,8 @@ def compile_graph(
     source = writer.write()
     infos = tuple(_info(kernel, made[place]) for kernel, place in zip(kernels, places))
     externs = Counter(call.op for call in calls if isinstance(call, Node))
-    names = namespace(writer.bindings, made, partial(check_faults, graph))
-    parts = Parts(graph, writer.bindings, made, list(map(signature_of, unique)), places)
+    names = namespace(writer.bindings, made, partial(check_faults, given))
+    parts = Parts(given, writer.bindings, made, list(map(signature_of, unique)), places)
     return Program(
         function_of(source, names),
         source,

@@ -7,7 +7,7 @@ over the merged space, with no grid point needing a result of another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from jitshape.backend.indexing import Index, match_shapes, reshape_index, same_count
@@ -17,6 +17,7 @@ from jitshape.ir.symint import Algebra, IntExpr, Size
 
 MOST_BUFFERS = 40  # of one kernel
 MOST_UNITS = 96
+MOST_BESIDE_PRODUCT = 10  # tensors read by a matrix product and what follows in its kernel
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,7 @@ class Fusion:
 
     algebra: Algebra
     axes: Axes
+    sums: Collection[Node] = ()  # that are matrix products
 
 
 def extern_call(fusion: Fusion, a: Group, b: Group) -> str | None:
@@ -250,6 +252,24 @@ def own_loops(fusion: Fusion, a: Group, b: Group) -> str | None:
     for unit in (*a.units, *b.units):
         if unit.alone:
             return f"{unit.value} has loops of its own"
+    return None
+
+
+def matrix_product(fusion: Fusion, a: Group, b: Group) -> str | None:
+    """A product shares its kernel with what is computed of each of its elements alone."""
+    here, there = (next((u for u in g.units if u.node in fusion.sums), None) for g in (a, b))
+    if here is None and there is None:
+        return None
+    if there is not None:
+        other = "another one's" if here is not None else "other results'"
+        return f"{there.value} is a matrix product, which does not fit into {other} loops"
+    space = unify(fusion.algebra, a.space, b.space)
+    for unit in b.units:
+        if unit.reduction or (isinstance(space, Space) and not is_row(space, unit)):
+            return f"{unit.value} is not computed element by element of a matrix product"
+    roots = {read.root for group in (a, b) for unit in group.units for read in unit.reads}
+    if len(roots) > MOST_BESIDE_PRODUCT:
+        return f"more than {MOST_BESIDE_PRODUCT} tensors in one matrix product"
     return None
 
 
@@ -325,6 +345,7 @@ def between(fusion: Fusion, a: Group, b: Group) -> str | None:
 PREDICATES: tuple[Predicate, ...] = (
     extern_call,
     own_loops,
+    matrix_product,
     other_device,
     too_large,
     other_space,

@@ -34,7 +34,8 @@ def kernel_key(kernel: Kernel) -> Hashable:
     buffers = tuple(numbering.buffer(buffer) for buffer in kernel.buffers)
     grid = tuple(_axis(axis) for axis in kernel.grid)
     body = tuple(numbering.statement(statement) for statement in kernel.body)
-    return (buffers, grid, body, tuple(numbering.rows), kernel.sizes, kernel.scalars, kernel.facts)
+    rows, facts = tuple(numbering.rows), (kernel.facts, kernel.contraction)
+    return (buffers, grid, body, rows, kernel.sizes, kernel.scalars, facts)
 
 
 def _axis(axis: Axis) -> Hashable:

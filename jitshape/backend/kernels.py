@@ -71,14 +71,22 @@ class Run:
 def build_kernel(plan: Schedule, axes: Axes, group: Group, name: str) -> KernelCall:
     """The kernel of `group`."""
     stored = [unit for unit in group.units if unit.value in plan.stored]
-    return KernelBuilder(plan.algebra, axes, group, stored, name).build()
+    product = any(unit.node in plan.sums for unit in group.units)
+    return KernelBuilder(plan.algebra, axes, group, stored, name, product).build()
 
 
 class KernelBuilder:
     def __init__(
-        self, algebra: Algebra, axes: Axes, group: Group, stored: list[Unit], name: str
+        self,
+        algebra: Algebra,
+        axes: Axes,
+        group: Group,
+        stored: list[Unit],
+        name: str,
+        contraction: bool = False,
     ) -> None:
         self.algebra, self.axes, self.group, self.name = algebra, axes, group, name
+        self.contraction = contraction
         self.space: Space = group.space
         self.stored = stored
         self.units = {unit.value: unit for unit in group.units}
@@ -408,6 +416,7 @@ class KernelBuilder:
             used.sizes(self.algebra),
             tuple(map(argument_dtype, self.low.arguments)),
             origin=origins(self.group.units),
+            contraction=self.contraction,
         )
         outputs = tuple(unit.value for unit in self.stored)
         return KernelCall(kernel, tuple(values), self.low.arguments, outputs)

@@ -255,6 +255,7 @@ class Kernel:
     scalars: tuple[torch.dtype, ...] = ()
     facts: tuple[tuple[Atom, int], ...] = ()  # the symbol is divisible by the number
     origin: tuple[str, ...] = ()  # ops and user lines it came from
+    contraction: bool = False  # its only loop sums products of two factors, as a matrix product
 
     def statements(self) -> Iterator[Statement]:
         """All statements, outer before inner."""

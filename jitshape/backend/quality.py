@@ -20,7 +20,7 @@ from typing import Any
 from jitshape.backend.codegen.triton_plan import Plan
 from jitshape.backend.identity import kernel_key
 from jitshape.backend.loops import Kernel
-from jitshape.backend.triton_jit import Launcher, compile_for
+from jitshape.backend.triton_jit import Launcher, launcher_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def qualities(
     kernel: Kernel, targets: Sequence[str] = tuple(DEVICES), aligned: Sequence[bool] = (True, False)
 ) -> list[Quality]:
     """A report for each target and variant of `kernel`, and of the stages for long rows."""
-    launchers = Launcher(kernel).with_stages()
+    launchers = launcher_of(kernel).with_stages()
     return [
         _quality(one, target, each) for one in launchers for target in targets for each in aligned
     ]
@@ -101,9 +101,13 @@ def goal(target: str) -> Any:
 
 
 def _quality(launcher: Launcher, target: str, aligned: bool) -> Quality:
+    binary, _, _ = launcher.ahead_of_time(goal(target), aligned)
+    return quality_of(binary, launcher.kernel.name, target, aligned)
+
+
+def quality_of(binary: Any, name: str, target: str, aligned: bool) -> Quality:
+    """What a binary of Triton for `target` is like."""
     device = DEVICES[target]
-    kernel, written = launcher.kernel, launcher.written
-    binary, _, _ = compile_for(kernel, written, launcher.file, goal(target), aligned, False)
     nvidia = device.backend == "cuda"
     registers, spilled = (_nvidia_use if nvidia else _amd_use)(binary.asm, device.arch)
     text = binary.asm["ptx" if nvidia else "amdgcn"]
@@ -111,7 +115,7 @@ def _quality(launcher: Launcher, target: str, aligned: bool) -> Quality:
     shared, warps = binary.metadata.shared, binary.metadata.num_warps
     matrix = re.findall(r"\b(?:wgmma\.mma_async|mma\.sync)" if nvidia else r"\bv_s?mfma_", text)
     return Quality(
-        kernel.name,
+        name,
         target,
         aligned,
         registers,

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from jitshape.backend.builder import WEIGHT, Builder
+from jitshape.backend.contractions import Contractions
 from jitshape.backend.fusion import (
     Axes,
     Fusion,
@@ -70,11 +72,12 @@ class Schedule:
     groups: list[Group]
     stored: set[Value]
     log: list[str] = field(default_factory=list)
+    sums: Collection[Node] = ()  # that are matrix products
 
 
-def schedule(graph: Graph) -> Schedule:
-    """Decide units, group them, order the groups."""
-    return _Scheduler(graph).run()
+def schedule(graph: Graph, contractions: Contractions | None = None) -> Schedule:
+    """Decide units, group them, order the groups.  `contractions` has made `graph`, if any has."""
+    return _Scheduler(graph, contractions or Contractions(graph)).run()
 
 
 def reduced(node: Node) -> Reduced:
@@ -90,18 +93,18 @@ def reduced(node: Node) -> Reduced:
 
 
 class _Scheduler:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, contractions: Contractions) -> None:
+        self.graph, self.contractions = graph, contractions
         self.algebra: Algebra = graph.env.algebra
         self.axes = Axes(self.algebra)
-        self.fusion = Fusion(self.algebra, self.axes)
+        self.fusion = Fusion(self.algebra, self.axes, contractions.sums)
         self.users: dict[Value, list[Node]] = defaultdict(list)
         self.required: set[Value] = set()  # in memory, whoever reads them
         self.turned: set[Value] = set()  # read in another order of dimensions
         self.units: dict[Value, Unit] = {}
         self.memory: set[Value] = set(graph.inputs)  # computed by nobody here
         self.cost: dict[Value, tuple[int, int, int]] = {}  # of inlined: weight, reads, depth
-        self.log: list[str] = []
+        self.log: list[str] = list(contractions.log)
 
     def run(self) -> Schedule:
         nodes = [node for node in self.graph.nodes if family(node) != "view"]
@@ -128,7 +131,8 @@ class _Scheduler:
                 tellers.update(dict.fromkeys(new_symbols(node), group))
         self._fuse_siblings(groups, group_of)
         stored = self._stored(groups, group_of)
-        return Schedule(self.graph, self.algebra, _ordered(groups), stored, self.log)
+        sums = self.contractions.sums
+        return Schedule(self.graph, self.algebra, _ordered(groups), stored, self.log, sums)
 
     def _tellers(self, node: Node, tellers: dict[Atom, Group]) -> set[Group]:
         """The calls that tell sizes which `node`, or what is inlined into it, depends on."""
@@ -199,7 +203,7 @@ class _Scheduler:
         if value in self.required and family(node) == "index" and OPS[node.op].has("pieces"):
             return self._put_together(value, position, space)
         unit = self._lowered(value, position, space)
-        if unit.alone:
+        if unit.alone or node in self.contractions.sums:
             return unit
         finer = self._finer(unit)
         return unit if finer == space else self._lowered(value, position, finer)
@@ -264,6 +268,8 @@ class _Scheduler:
         self.cost.pop(value, None)
         if unit.reduction or unit.alone:
             return False
+        if node in self.contractions.terms:
+            return True
         if value in self.required and family(node) != "factory":
             return False
         if value in self.required or unit.weight > LONGEST_INLINE or depth > DEEPEST_INLINE:
@@ -271,11 +277,25 @@ class _Scheduler:
         if value in self.turned and any(read.root in self.units for read in unit.reads):
             return False  # it can be made where those are, its reader cannot
         users = self.users[value]
+        if self._is_poor_factor(unit, users):
+            return False
         reads = len({(read.value, read.index) for read in unit.reads})
         cheap = unit.weight <= CHEAP and reads <= 2
         if not cheap and (len(users) > 1 or (unit.weight >= DEAR and self._expanded(unit))):
             return False
         self.cost[value] = (unit.weight, reads, depth)
+        return True
+
+    def _is_poor_factor(self, unit: Unit, users: list[Node]) -> bool:
+        """Whether a matrix product had better read the value in memory: each element is computed
+        once for each tile of the result."""
+        factors = self.contractions.factors
+        if not factors.intersection(users):
+            return False
+        moved = any(divides(self.algebra, i) for read in unit.reads for i in read.index)
+        if len(unit.reads) <= 1 and unit.weight <= CHEAP and not moved:
+            return False
+        self.log.append(f"{unit.value}: made in memory, since a matrix product reads it")
         return True
 
     def _expanded(self, unit: Unit) -> bool:

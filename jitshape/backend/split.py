@@ -159,7 +159,7 @@ class _Splitter:
 
     def _last(self, number: int, stores: Sequence[Store]) -> Kernel:
         before = self._combine(stores)
-        write = _Rewriter({}, None, self.combined)
+        write = Rewriter({}, None, self.combined)
         return self._kernel(number, [*before, *(write.store(s) for s in stores)], ())
 
     def _part_of(self, loop: Loop) -> tuple[Loop, dict[Accumulator, Accumulator]]:
@@ -169,7 +169,7 @@ class _Splitter:
         length = self.lengths[extent] * CHUNK
         at = self.part * length + loop.axis.symbol
         inside = Apply("lt", (IndexValue(at), IndexValue(extent)), torch.bool)
-        write = _Rewriter({_symbol(loop.axis).id: at}, inside, dict(self.combined))
+        write = Rewriter({_symbol(loop.axis).id: at}, inside, dict(self.combined))
         body = tuple(write.statement(s) for s in loop.body)
         made = {acc: write.accumulator(acc) for acc in loop.accumulators}
         axis = replace(loop.axis, extent=length)
@@ -202,7 +202,7 @@ class _Splitter:
             buffers=(),
             sizes=(*self.kernel.sizes, *self._new_sizes()),
         )
-        return replace(kernel, buffers=_buffers(kernel, self.given))
+        return replace(kernel, buffers=buffers_of(kernel, self.given))
 
     def _new_sizes(self) -> list[Atom]:
         lengths = [length.symbol for length in self.lengths.values()]
@@ -234,7 +234,7 @@ def _carried(statement: Statement) -> Iterable[Accumulator]:
             yield from _carried(inner)
 
 
-def _buffers(kernel: Kernel, given: Sequence[Buffer]) -> tuple[Buffer, ...]:
+def buffers_of(kernel: Kernel, given: Sequence[Buffer]) -> tuple[Buffer, ...]:
     """What `kernel` uses: the buffers `given` in their order, then the others."""
     used: dict[Buffer, None] = {}
     for statement in kernel.statements():
@@ -246,7 +246,7 @@ def _buffers(kernel: Kernel, given: Sequence[Buffer]) -> tuple[Buffer, ...]:
     return (*(b for b in given if b in used), *(b for b in used if b not in given))
 
 
-class _Rewriter:
+class Rewriter:
     """Scalars and statements with axes at other places (`moved`, by the axis' id); what touches
     memory there does so where `inside` is true, and adds nothing elsewhere."""
 

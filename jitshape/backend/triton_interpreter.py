@@ -173,6 +173,13 @@ def _fused(x: Any, y: Any, z: Any) -> Any:
     return its.TensorHandle(wide.astype(z.data.dtype), z.dtype.scalar)
 
 
+def _dot(a: Any, b: Any, acc: Any, precision: Any, most: Any) -> Any:
+    """A product of matrices, whose factors may be bfloat16."""
+    left, right = (_widen_bf16(x.data) if x.dtype.scalar == tl.bfloat16 else x.data for x in (a, b))
+    product = np.matmul(left, right, dtype=acc.data.dtype)
+    return its.TensorHandle(product + acc.data, acc.dtype.scalar)
+
+
 def _past_nan(function: Callable[..., np.ndarray]) -> Callable[..., Any]:
     return lambda a, b: its.TensorHandle(function(a.data, b.data), a.dtype.scalar)
 
@@ -185,6 +192,7 @@ def _repaired() -> Iterator[None]:
     repairs = {
         "cast_impl": functools.partial(_cast, builder),
         "create_fp_to_fp": functools.partial(_cast_with_rounding, builder),
+        "create_dot": _dot,
         "create_fma": _fused,
         "create_maxnumf": _past_nan(np.fmax),
         "create_minnumf": _past_nan(np.fmin),

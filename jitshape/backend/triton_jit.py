@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,7 +62,15 @@ INTERPRETED_TILE = 2**16  # elements; a program of the interpreter costs a milli
 
 def compile_kernels(kernels: Sequence[Kernel], store: Store | None = None) -> list[Launcher]:
     """Launchers of `kernels`; code for a device is made when the first tensors arrive."""
-    return [Launcher(kernel, store) for kernel in kernels]
+    return [launcher_of(kernel, store) for kernel in kernels]
+
+
+def launcher_of(kernel: Kernel, store: Store | None = None) -> Launcher:
+    if kernel.contraction:
+        from jitshape.backend.triton_products import ProductLauncher
+
+        return ProductLauncher(kernel, store)
+    return Launcher(kernel, store)
 
 
 class Launcher:
@@ -78,10 +86,13 @@ class Launcher:
         self.file = f"<jitshape triton {next(_files)}>"
         self.binaries: dict[tuple, Any] = {}
 
+    def parts_of(self, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int], Sequence[Any]]:
+        """Tensors, sizes and scalars."""
+        last = self.tensors + len(self.kernel.sizes)
+        return args[: self.tensors], args[self.tensors : last], args[last:]
+
     def __call__(self, *args: Any) -> None:
-        tensors = args[: self.tensors]
-        sizes = args[self.tensors : self.tensors + len(self.kernel.sizes)]
-        scalars = args[self.tensors + len(self.kernel.sizes) :]
+        tensors, sizes, scalars = self.parts_of(args)
         extents, row, large, wide = self.geometry(*sizes)
         if 0 in extents or not tensors:
             return
@@ -126,11 +137,11 @@ class Launcher:
         if isinstance(stages, str):
             return False
         values = {atom.name: size for atom, size in zip(self.kernel.sizes, sizes)}
-        points = _number(stages.points, values)
+        points = number_of(stages.points, values)
         tensors = list(args[: self.tensors])
         for dtype in stages.partials:
             tensors.append(torch.empty(parts * points, dtype=dtype, device=device))
-        chunks = [-(-_number(extent, values) // (CHUNK * parts)) for extent in stages.extents]
+        chunks = [-(-number_of(extent, values) // (CHUNK * parts)) for extent in stages.extents]
         more = (parts, *(max(count, 1) for count in chunks))
         for launcher, places in zip(self._stage_launchers, stages.tensors):
             given = (tensors[place] for place in places)
@@ -149,9 +160,13 @@ class Launcher:
             if buffer.role != "scratch":
                 passed.append(next(given))
                 continue
-            count = _number(self.written.plan.points * buffer.extent, values)
+            count = number_of(self.written.plan.points * buffer.extent, values)
             passed.append(torch.empty(count, dtype=buffer.dtype, device=tensors[0].device))
         return passed
+
+    def ahead_of_time(self, target: Any, aligned: bool) -> tuple[Any, Mapping[str, int], Any]:
+        """The binary for a target, as `compile_for` gives it, that typical sizes have."""
+        return compile_for(self.kernel, self.written, self.file, target, aligned, False)
 
     # ---- on the CPU
 
@@ -189,10 +204,7 @@ class Launcher:
     ) -> None:
         binary = self.binaries.get((device, *variant))
         if binary is None:
-            from triton.runtime.driver import driver
-
-            with torch.cuda.device(device):
-                target = driver.active.get_current_target()
+            target = target_of(device)
             binary = compile_for(self.kernel, self.written, self.file, target, *variant, self.store)
             self.binaries[(device, *variant)] = binary
         code, blocks, index = binary
@@ -202,24 +214,32 @@ class Launcher:
             code[(grid, 1, 1)](*passed, *sizes, *scalars, *blocks.values(), index)
 
 
+def target_of(device: torch.device) -> Any:
+    """What Triton compiles for on a device."""
+    from triton.runtime.driver import driver
+
+    with torch.cuda.device(device):
+        return driver.active.get_current_target()
+
+
 def parts_of_row(device: torch.device, programs: int, row: int) -> int:
     """Among how many programs a row is shared where there are so many without."""
     if device.type == "cpu" or programs > MOST_PARTS:
         return 1  # one after the other in the interpreter
-    busy = PROGRAMS_EACH * _multiprocessors(device)
+    busy = PROGRAMS_EACH * multiprocessors(device)
     return min(busy // max(programs, 1), row // (LONG_ROW // 4))
 
 
 @functools.cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _number(size: Any, values: dict[str, int]) -> int:
+def number_of(size: Any, values: dict[str, int]) -> int:
     return size if type(size) is int else size.algebra.evaluate(size, values)
 
 
-def _programs(written: Written, extents: Sequence[int], blocks: dict[str, int]) -> int:
+def _programs(written: Written, extents: Sequence[int], blocks: Mapping[str, int]) -> int:
     """How many programs cover the lanes."""
     count = 1
     for group, extent in zip(written.plan.lanes, extents):
@@ -270,21 +290,27 @@ def compile_for(
     aligned: bool,
     large: bool,
     store: Store | None = None,
-) -> tuple[Any, dict[str, int], Any]:
-    """(binary, block sizes, index type) of one variant; needs no device."""
+    blocks: Mapping[str, int] | None = None,
+    options: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
+) -> tuple[Any, Mapping[str, int], Any]:
+    """(binary, block sizes, index type) of one variant; needs no device.  `blocks` with Triton's
+    `options`, where they are not those of the plan; `constants`: further parameters' values."""
     import triton.language as tl
     from triton.compiler import ASTSource
 
     function = jit_function(written, file)
-    chosen, warps = blocks_on_gpu(written.plan)
-    blocks = {name: chosen[name] for name in written.blocks}
+    if blocks is None:
+        chosen, warps = blocks_on_gpu(written.plan)
+        blocks, options = {name: chosen[name] for name in written.blocks}, {"num_warps": warps}
     index = tl.int64 if large else tl.int32
     pointers = [POINTERS[buffer.dtype] for buffer in written.buffers]
     integers = ["i64" if large else "i32"] * len(written.sizes)
     scalars = ["fp64" if dtype.is_floating_point else "i64" for dtype in kernel.scalars]
     kinds = [*pointers, *integers, *scalars, *["constexpr"] * (len(blocks) + 1)]
+    kinds += ["constexpr"] * len(constants or {})
     signature = dict(zip(function.arg_names, kinds))
-    constants = {**blocks, "INDEX": index}
+    known = {**blocks, "INDEX": index, **(constants or {})}
     divisible = {atom for atom, factor in kernel.facts if factor % ALIGNMENT == 0}
     places = [len(pointers) + i for i, atom in enumerate(written.sizes) if atom in divisible]
     if aligned:
@@ -292,6 +318,6 @@ def compile_for(
         places += [len(pointers) + i for i, atom in enumerate(written.sizes) if atom in wide]
         places += range(len(pointers))
     attributes = {(place,): [["tt.divisibility", ALIGNMENT]] for place in sorted(places)}
-    source = ASTSource(function, signature, constants, attributes)
-    options = {"num_warps": warps, "enable_fp_fusion": True}
+    source = ASTSource(function, signature, known, attributes)
+    options = {**(options or {}), "enable_fp_fusion": True}
     return compiled(source, written.text, target, options, store), blocks, index

@@ -31,7 +31,7 @@ from jitshape.backend.codegen.triton_ops import (
     number,
     takes_numbers,
 )
-from jitshape.backend.codegen.triton_plan import Plan, axis_id, lower_bound, make_plan
+from jitshape.backend.codegen.triton_plan import Lanes, Plan, axis_id, lower_bound, make_plan
 from jitshape.backend.loops import Accumulator, Buffer, Kernel, Loop, Scalar, Statement, Store
 from jitshape.ir.symint import Atom, Size
 
@@ -102,19 +102,27 @@ class Generator:
         scalars = [self.fresh(f"a{i}") for i in range(len(kernel.scalars))]
         self.scalars = scalars
         name = self.fresh(kernel.name)
-        blocks = [f"{dim.upper()}BLOCK" for dim in plan.dims]
+        blocks, more = self.constants()
         sizes = [self.symbols[atom.id].text for atom in kernel.sizes]
-        constants = [f"{c}: tl.constexpr" for c in (*blocks, "INDEX")]
+        constants = [f"{c}: tl.constexpr" for c in (*blocks, "INDEX", *more)]
         parameters = [*self.buffers.values(), *sizes, *scalars, *constants]
-        self.prologue()
-        if plan.halves:
-            self.two_halves()
-        else:
-            self.mask_lanes()
-            self.block(plan.body)
+        self.statements()
         body = "\n".join(f"    {line}" for line in self.scopes[0].lines)
         text = f"@triton.jit\ndef {name}({', '.join(parameters)}):\n{body}\n"
         return Written(name, text, plan, tuple(memory), kernel.sizes, tuple(blocks))
+
+    def constants(self) -> tuple[list[str], list[str]]:
+        """Names of the block sizes, and of further constexpr parameters behind INDEX."""
+        return [f"{dim.upper()}BLOCK" for dim in self.plan.dims], []
+
+    def statements(self) -> None:
+        """The function's body."""
+        self.prologue()
+        if self.plan.halves:
+            self.two_halves()
+        else:
+            self.mask_lanes()
+            self.block(self.plan.body)
 
     def prologue(self) -> None:
         """Lanes of y and x, and the axes they stand for."""
@@ -127,20 +135,22 @@ class Generator:
                 block = f"(pid {'//' if group is groups[0] else '%'} lib.cdiv({extent}, XBLOCK))"
             start = f"{block} * {group.block}"
             lanes = self.lanes(f"{start} + tl.arange(0, {group.block})", group.name)
-            rest = self.whole[group.name] = self.assign(f"{group.name}s", lanes)
-            for position, axis in enumerate(reversed(group.axes)):
-                at = rest
-                if position < len(group.axes) - 1:
-                    extent = bracketed(self.index(axis.extent).text)
-                    at = self.assign(str(axis.symbol), Text(f"{rest.text} % {extent}", rest.dims))
-                    rest = self.assign(
-                        f"{group.name}s", Text(f"{rest.text} // {extent}", rest.dims)
-                    )
-                self.symbols[axis_id(axis)] = at
+            self.whole[group.name] = self.assign(f"{group.name}s", lanes)
+            self.place(group, self.whole[group.name])
         if self.plan.persistent and "r" in self.plan.dims:
             row = self.assign("rs", self.lanes("tl.arange(0, RBLOCK)", "r"))
             for loop in self.plan.spread:
                 self.symbols[axis_id(loop.axis)] = row
+
+    def place(self, group: Lanes, rest: Text) -> None:
+        """Let the axes of `group` stand for the parts of `rest`, their common count."""
+        for position, axis in enumerate(reversed(group.axes)):
+            at = rest
+            if position < len(group.axes) - 1:
+                extent = bracketed(self.index(axis.extent).text)
+                at = self.assign(str(axis.symbol), Text(f"{rest.text} % {extent}", rest.dims))
+                rest = self.assign(f"{group.name}s", Text(f"{rest.text} // {extent}", rest.dims))
+            self.symbols[axis_id(axis)] = at
 
     def lanes(self, text: str, dim: str) -> Text:
         """A range of lanes, laid along its dimension."""
@@ -504,4 +514,8 @@ _WRITE: dict[type, Callable[..., Text]] = {
 
 def write_kernel(kernel: Kernel) -> Written:
     """The Triton function of `kernel`."""
+    if kernel.contraction:
+        from jitshape.backend.codegen.triton_contraction import write_contraction
+
+        return write_contraction(kernel)
     return Generator(kernel, make_plan(kernel)).write()

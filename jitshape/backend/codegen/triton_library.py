@@ -17,6 +17,16 @@ def cdiv(a, b):
     return (a + b - 1) // b
 
 
+@triton.jit
+def in_bands(tile, down, across):
+    """The row and column of a tile, counted through bands of 8 rows: tiles that run together
+    share rows and columns, which then come from the cache."""
+    first = tile // (8 * across) * 8
+    height = tl.minimum(down - first, 8)
+    within = tile % (8 * across)
+    return first + within % height, within // height
+
+
 # ---- integers
 
 

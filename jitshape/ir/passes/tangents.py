@@ -35,12 +35,14 @@ def copied(graph: Graph) -> Graph:
         args, kwargs = map_leaves(leaf, (node.args, node.kwargs))
         made = Node(node.op, args, kwargs, node.location)
         made.backward, made.token, made.region = node.backward, node.token, node.region
+        made.origin = node.origin
         new.add_node(made, tuple(copy_value(out) for out in node.outs))
     new.outputs = [leaf(x) for x in graph.outputs]
     new.mutations, new.gradients = list(graph.mutations), graph.gradients
     new.owned, new.versions = set(graph.owned), list(graph.versions)
     new.reshaped = list(graph.reshaped)
     new.symbols = list(graph.symbols)
+    new.tracking, new.consumed = graph.tracking, graph.consumed
     return new
 
 
