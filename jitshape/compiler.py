@@ -206,6 +206,7 @@ class Compiler:
         if self.warm is not None:
             with stage("keep"):
                 self.warm.keep(made, slots)
+        made.program.assembled = None
         self._tell(made, failures, missed, time.thread_time() - start)
         if made.capture.policy.became_dynamic():
             dynamic.learn(parts.program_code(self.function.__code__, slots))

@@ -111,7 +111,7 @@ def compile_call(
         entry = exit_.emitter.finish(function.__globals__, run, inputs)
         assumes = bool(captured.tracer.env.asserts) or (called is not None and called.raises)
         extract = (*(argument_slots(function) if assumes else ()), *exit_.emitter.extract)
-        program = assemble((*captured.guards(), *shared), extract)
+        program = assemble((*captured.guards(), *shared), extract, to_keep=True)
     counters.spent("prover", captured.tracer.env.seconds)
     counters.count("symbols", len(captured.symbol_texts()))
     counters.count("guards", len(program.guards))

@@ -26,7 +26,6 @@ from jitshape.cache.records import digest
 from jitshape.cache.store import Store, open_store
 from jitshape.frontend import dynamic
 from jitshape.frontend.capture import program_code
-from jitshape.frontend.checks import TensorMatches
 from jitshape.frontend.guards import Absent, GuardProgram, read
 from jitshape.frontend.marks import marks_of
 from jitshape.frontend.records.entries import EntryRecord, Reader, Writer
@@ -122,7 +121,7 @@ class WarmStart:
         if extracted is None:
             _say("entry", "its guards do not hold", "entry_misses")
             return None
-        if any(marks_of(tensor) for tensor in _tensors(guards, slots)):
+        if any(map(marks_of, reader.tensors())):
             raise Unreadable("sizes of an input are marked")
         run, program = None, None
         if kept.graph is not None:
@@ -204,11 +203,6 @@ def _load(store: Store, key: str) -> list[KeptEntry]:
     except msgspec.DecodeError as error:
         _say("entry", f"damaged: {error}", "entry_misses")
         return []
-
-
-def _tensors(guards: GuardProgram, slots: tuple[Any, ...]) -> list[Any]:
-    rows = (guard for guard in guards.guards if isinstance(guard.check, TensorMatches))
-    return [read(guard.source, slots) for guard in rows if guard.source is not None]
 
 
 def _say(level: str, reason: str, group: str) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -28,9 +30,8 @@ _OPENMP = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_ge
 @functools.cache
 def openmp() -> dict[str, int]:
     """Addresses of the OpenMP functions in this process; empty, with a warning, if it has none."""
-    process = ctypes.CDLL(None)
     found: dict[str, int] = {}
-    for library in (process, *_loaded("libgomp", "libiomp", "libomp")):
+    for library in chain([ctypes.CDLL(None)], _loaded("libgomp", "libiomp", "libomp")):
         try:
             found = {name: _address(library, name) for name in _OPENMP}
             break
@@ -47,14 +48,14 @@ def _address(library: ctypes.CDLL, name: str) -> int:
     return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
-def _loaded(*names: str) -> list[ctypes.CDLL]:
+def _loaded(*names: str) -> Iterator[ctypes.CDLL]:
     """Libraries of these names that are in the process already."""
     try:
         with open("/proc/self/maps") as maps:
-            paths = {line.split()[-1] for line in maps if any(name in line for name in names)}
+            paths = set(re.findall(rf"(?m)/.*(?:{'|'.join(names)}).*$", maps.read()))
     except OSError:
-        return []
-    return [ctypes.CDLL(path) for path in sorted(paths) if ".so" in path]
+        return
+    yield from (ctypes.CDLL(path) for path in sorted(paths) if ".so" in path)
 
 
 @functools.cache

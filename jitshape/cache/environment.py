@@ -37,16 +37,20 @@ VARIABLES = (
 )
 
 
-def environment_key(store: Path | None = None) -> str:
+Sources = list[tuple[str, os.stat_result]]
+
+
+def environment_key(store: Path | None = None, found: Sources | None = None) -> str:
     """64 hexadecimal digits, the same in every process that may share entries with this one.
-    `store`, a folder that can be trusted, saves reading all sources.  Raises OSError."""
-    return hashlib.sha256(json.dumps(environment_facts(store)).encode()).hexdigest()
+    `store`, a folder that can be trusted, saves reading all sources, and `found`, `sources()`,
+    looking for them.  Raises OSError."""
+    return hashlib.sha256(json.dumps(environment_facts(store, found)).encode()).hexdigest()
 
 
-def environment_facts(store: Path | None = None) -> dict[str, str]:
+def environment_facts(store: Path | None = None, found: Sources | None = None) -> dict[str, str]:
     """What the key is made of, by name.  Raises OSError."""
     changing = dict(zip(VARIABLES, environment_settings()))
-    return {"jitshape": sources_digest(store), **_lasting(), **changing}
+    return {"jitshape": sources_digest(store, found), **_lasting(), **changing}
 
 
 def environment_settings() -> tuple[str, ...]:
@@ -73,17 +77,17 @@ def _lasting() -> dict[str, str]:
 # ---- jitshape's own files
 
 
-def sources_digest(store: Path | None = None) -> str:
-    """Of their content.  `store` remembers it for files that have the same times, sizes and
-    inodes; a change within RACE seconds, which a coarse clock may hide, is not remembered.
-    Raises OSError."""
-    sources = _sources()
-    state = [(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in sources]
+def sources_digest(store: Path | None = None, found: Sources | None = None) -> str:
+    """Of their content; `found`: `sources()`.  `store` remembers it for files that have the same
+    times, sizes and inodes; a change within RACE seconds, which a coarse clock may hide, is not
+    remembered.  Raises OSError."""
+    looked = sources() if found is None else found
+    state = [(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in looked]
     known = None if store is None else _Remembered(store, repr(state))
     digest = None if known is None else known.read()
     if digest is None:
-        digest = _digest([name for name, _ in sources])
-        newest = max((found.st_ctime for _, found in sources), default=0.0)
+        digest = _digest([name for name, _ in looked])
+        newest = max((s.st_ctime for _, s in looked), default=0.0)
         if known is not None and newest < time.time() - RACE:
             known.write(digest)
     return digest
@@ -120,23 +124,23 @@ class _Remembered:
             folder.write_whole(self.path, files.assemble(entry), self.folder)
 
 
-def sources_fault() -> str | None:
+def sources_fault(found: Sources) -> str | None:
     """Why the files on disk may not be the code that runs here: they are not to be found, or one
-    changed after it was loaded, or its time lies ahead, which looks the same.  Raises OSError."""
-    sources = _sources()
-    for name, found in sources:
-        if found.st_ctime > jitshape.IMPORTED_AT:
+    changed after it was loaded, or its time lies ahead, which looks the same."""
+    for name, state in found:
+        if state.st_ctime > jitshape.IMPORTED_AT:
             return f"{name} changed after this process loaded jitshape"
-    return None if sources else f"the sources of jitshape are not in {_root()}"
+    return None if found else f"the sources of jitshape are not in {_root()}"
 
 
 def _root() -> str:
     return os.path.dirname(jitshape.__file__)
 
 
-def _sources() -> list[tuple[str, os.stat_result]]:
-    """What Python loads, and what it was built from, by their names below `_root()`."""
-    found: list[tuple[str, os.stat_result]] = []
+def sources() -> Sources:
+    """What Python loads, and what it was built from, by their names below `_root()`.  Raises
+    OSError."""
+    found: Sources = []
     folders = [""]
     while folders:
         below = folders.pop()

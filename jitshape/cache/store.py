@@ -170,12 +170,13 @@ def open_store() -> Store | None:
 
 
 def _open(root: Path) -> Store | None:
-    from jitshape.cache.environment import environment_key, sources_digest, sources_fault
+    from jitshape.cache.environment import environment_key, sources, sources_digest, sources_fault
 
     try:
-        reason = trouble(root) or sources_fault()
+        found = sources()
+        reason = trouble(root) or sources_fault(found)
         if reason is None:
-            key, limit = environment_key(root), size_limit()
+            key, limit = environment_key(root, found), size_limit()
             return Store(root, key, limit, when_made=lambda: sources_digest(root))
     except OSError as error:
         reason = f"is not used: {error}"

@@ -18,7 +18,7 @@ from jitshape.frontend import checks as C
 from jitshape.frontend import sources as S
 from jitshape.frontend._evalframe import FIELDS, OPS, Program, apart
 from jitshape.frontend.checks import AMBIENT
-from jitshape.frontend.guards import Guard, GuardProgram
+from jitshape.frontend.guards import Assembled, Guard, GuardProgram
 from jitshape.frontend.sources import Source
 from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.symint import IntExpr, Size
@@ -74,6 +74,32 @@ def predicate(check: C.Holds) -> Callable[..., bool]:
     return eval(f"lambda {names}: bool({check.condition})", scope)
 
 
+def tensor_spec(check: C.TensorMatches) -> tuple:
+    """The object of TENSOR."""
+    from jitshape.frontend.calibrate import tensor_kind
+
+    leaf = -1 if check.is_leaf is None else int(check.is_leaf)
+    kind = tensor_kind(check.dtype, check.device)
+    return check.type, check.keys, kind, check.requires_grad, leaf, check.sizes, check.strides
+
+
+def apart_by(check: C.Apart, itemsizes: bytes) -> Callable[..., bool]:
+    """The function of a PREDICATE; `itemsizes` of the tensors, in order."""
+    return functools.partial(apart, check.written, itemsizes, check.groups)
+
+
+def ambient_step(check: C.Ambient) -> tuple[str, int, Any]:
+    """(op, number, object) of the step that reads ambient state in this process."""
+    if isinstance(check, C.Remembers):
+        return "AMBIENT", 0, (check.holds, True)
+    if check.name not in AMBIENT:
+        from jitshape.frontend import calibrate
+
+        calibrate.install()
+    fast = FAST_AMBIENT.get(check.name)
+    return ("AMBIENT", 0, (AMBIENT[check.name], check.value)) if fast is None else fast(check.value)
+
+
 class Assembler:
     def __init__(self, guards: tuple[Guard, ...], extract: tuple[Source, ...]) -> None:
         self.guards = sorted(guards, key=place)
@@ -98,7 +124,7 @@ class Assembler:
         is_float = isinstance(source, S.Number) and source.kind == "float"
         return source.base if is_float or isinstance(guard.check, C.NullField) else source  # type: ignore
 
-    def finish(self) -> GuardProgram:
+    def finish(self, to_keep: bool) -> GuardProgram:
         for index, guard in enumerate(self.guards):
             self.current = index
             if isinstance(guard.check, ALONE):
@@ -109,10 +135,10 @@ class Assembler:
         for index, function, registers_read in self.predicates:
             self.current = index
             self.emit("PREDICATE", object=(function, *registers_read))
-        program = Program(
-            tuple(self.steps), self.slots, len(self.objects), len(self.numbers), registers
-        )
-        return GuardProgram(program, tuple(self.guards), self.sources)
+        counts = self.slots, len(self.objects), len(self.numbers)
+        made = Assembled(tuple(self.steps), *counts, registers)
+        kept = made if to_keep else None
+        return GuardProgram(Program(*made), tuple(self.guards), self.sources, kept)
 
     def emit(
         self, op: str, dst: int = 0, a: int = 0, b: int = 0, number: int = 0, object: Any = None
@@ -203,12 +229,7 @@ class Assembler:
             self.simple("NULL_MEMBER", base, object=name)
 
     def tensor(self, source: Source, check: C.TensorMatches) -> None:
-        from jitshape.frontend.calibrate import tensor_kind
-
-        leaf = -1 if check.is_leaf is None else int(check.is_leaf)
-        kind = tensor_kind(check.dtype, check.device)
-        spec = (check.type, check.keys, kind, check.requires_grad, leaf, check.sizes, check.strides)
-        self.simple("TENSOR", source, object=spec)
+        self.simple("TENSOR", source, object=tensor_spec(check))
 
     def relation(self, op: str, source: Source, other: Source, number: int = 0) -> None:
         self.emit(op, a=self.load(source), b=self.load(other), number=number)
@@ -219,8 +240,7 @@ class Assembler:
 
     def apart(self, source: Source, check: C.Apart) -> None:
         tensors = (source, *check.others)
-        sizes = bytes(map(self.itemsize, tensors))
-        function = functools.partial(apart, check.written, sizes, check.groups)
+        function = apart_by(check, bytes(map(self.itemsize, tensors)))
         self.predicates.append((self.current, function, [self.load(t) for t in tensors]))
 
     def itemsize(self, source: Source) -> int:
@@ -232,16 +252,8 @@ class Assembler:
         return self.itemsizes[source]
 
     def ambient(self, source: None, check: C.Ambient) -> None:
-        if check.name not in AMBIENT:
-            from jitshape.frontend import calibrate
-
-            calibrate.install()
-        fast = FAST_AMBIENT.get(check.name)
-        if fast is not None:
-            op, number, object = fast(check.value)
-            self.emit(op, number=number, object=object)
-        else:
-            self.emit("AMBIENT", object=(AMBIENT[check.name], check.value))
+        op, number, object = ambient_step(check)
+        self.emit(op, number=number, object=object)
 
     def refers_to(self, source: Source, check: C.RefersTo) -> None:
         registers = [self.load(source), self.load(check.other)]
@@ -372,5 +384,5 @@ CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
     C.SharesStorage: lambda asm, source, check: asm.relation("SHARES_STORAGE", source, check.other),
     C.Holds: Assembler.holds,
     C.Ambient: Assembler.ambient,
-    C.Remembers: lambda asm, source, check: asm.emit("AMBIENT", object=(check.holds, True)),
+    C.Remembers: Assembler.ambient,
 }

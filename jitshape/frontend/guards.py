@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from jitshape.frontend import sources as S
 from jitshape.frontend._evalframe import Program
@@ -65,13 +65,29 @@ class GuardSet:
             del self.guards[key]
 
 
-@dataclass(frozen=True, eq=False)
-class GuardProgram:
-    """`program` evaluates `guards` (in this order) and extracts the objects at `extract`."""
+class Assembled(NamedTuple):
+    """What C makes a program of; `extract`: registers."""
 
-    program: Program
-    guards: tuple[Guard, ...]
-    extract: tuple[Source, ...]
+    steps: tuple[tuple, ...]
+    slots: int
+    objects: int
+    numbers: int
+    extract: tuple[int, ...]
+
+
+class GuardProgram:
+    """`program` evaluates `guards` (in this order) and extracts the objects at `extract`.
+    `assembled` is there for as long as it may be written to disk."""
+
+    def __init__(
+        self,
+        program: Program,
+        guards: tuple[Guard, ...],
+        extract: tuple[Source, ...],
+        assembled: Assembled | None = None,
+    ) -> None:
+        self.program, self.guards, self.extract = program, guards, extract
+        self.assembled = assembled
 
     def run(self, slots: tuple) -> tuple | None:
         """The extracted objects, or None where a guard fails."""
@@ -82,14 +98,16 @@ class GuardProgram:
         return "\n".join(map(str, self.guards))
 
 
-def assemble(guards: Iterable[Guard], extract: Iterable[Source]) -> GuardProgram:
+def assemble(
+    guards: Iterable[Guard], extract: Iterable[Source], to_keep: bool = False
+) -> GuardProgram:
     """Order the guards, each kept once, and write the program."""
     from jitshape.frontend.guard_program import Assembler
 
     kept: dict[tuple[Source | None, Check], Guard] = {}
     for guard in guards:
         kept.setdefault((guard.source, guard.check), guard)
-    return Assembler(tuple(kept.values()), tuple(extract)).finish()
+    return Assembler(tuple(kept.values()), tuple(extract)).finish(to_keep)
 
 
 def explain(program: GuardProgram, slots: tuple) -> Failure | None:

@@ -9,6 +9,7 @@ was read serves a call only if its guards, assembled anew, hold of it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,8 +17,10 @@ from typing import Any
 
 from jitshape.frontend import checks as C
 from jitshape.frontend import sources as S
+from jitshape.frontend._evalframe import OPS, Program
 from jitshape.frontend.emit import place_constants
-from jitshape.frontend.guards import Absent, GuardProgram, assemble, read
+from jitshape.frontend.guard_program import ambient_step, apart_by, predicate, tensor_spec
+from jitshape.frontend.guards import Absent, GuardProgram, read
 from jitshape.frontend.records.objects import SINGLE, Found, Table, value
 from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.records import sizes
@@ -48,6 +51,7 @@ AMBIENT = frozenset(
     "grad_mode inference_mode default_dtype dispatch_keys mode_stacks default_device deterministic "
     "autocast autocast_cache functorch handled_exception".split()
 )
+BY_IDENTITY = frozenset(OPS[name] for name in ("HELD", "IS", "METHOD"))
 CODE = (
     *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals", "co_stacksize"),
     *("co_flags", "co_code", "co_names", "co_varnames", "co_linetable", "co_exceptiontable"),
@@ -55,15 +59,22 @@ CODE = (
 )
 
 
+Step = tuple[int, int, int, int, int, Tree, int]  # as guard_program.py has it
+HERE = -1  # the op of a step that reads ambient state, which each process reads in its own way
+
+
 class EntryRecord(Record):
-    """`sources` are numbered; `guards` are (source, check, line); `extract`, `numbers`: sources,
-    the latter with the text by which the history of values knows them."""
+    """`sources` are numbered; `guards` are (source, check, line) in the order of the program whose
+    parts follow; `extract`, `tensors` and `numbers`: sources, the last with the text by which the
+    history of values knows them."""
 
     objects: list[Tree]
     sizes: SizesRecord | None
     sources: list[Tree]
     guards: list[tuple[int | None, Tree, Tree]]
+    assembled: tuple[tuple[Step, ...], int, int, int, tuple[int, ...]]
     extract: list[int]
+    tensors: list[int]
     numbers: list[tuple[str, int]]
     code: Tree
 
@@ -151,6 +162,23 @@ class Writer:
     def code(self, code: types.CodeType) -> Tree:
         return [self.tree(getattr(code, name)) for name in CODE]
 
+    def step(self, row: tuple) -> Step:
+        """Objects as the sources and checks have them; what the process makes of a check is made
+        anew where the step is read."""
+        op, dst, a, b, number, object, guard = row
+        check = self.program.guards[guard].check
+        if isinstance(check, C.Ambient):
+            return HERE, 0, 0, 0, 0, None, guard
+        if op == OPS["TENSOR"]:
+            made: Tree = ["tensor", guard]
+        elif op == OPS["PREDICATE"]:
+            function, *registers = object
+            itemsizes = function.args[1] if isinstance(check, C.Apart) else None
+            made = ["predicate", guard, itemsizes, registers]
+        else:
+            made = self.identity(object) if op in BY_IDENTITY else self.tree(object)
+        return op, dst, a, b, number, made, guard
+
     # ---- the whole
 
     def entry(self, code: types.CodeType, env: Any, numbers: dict[str, S.Source]) -> EntryRecord:
@@ -165,6 +193,14 @@ class Writer:
         extract = [self.source(source) for source in self.program.extract]
         noted = [(text, self.source(source)) for text, source in numbers.items()]
         conditions = any(isinstance(guard.check, C.Holds) for guard in self.program.guards)
+        tensors = [
+            self.source(guard.source)  # type: ignore[arg-type]
+            for guard in self.program.guards
+            if isinstance(guard.check, C.TensorMatches)
+        ]
+        made = self.program.assembled
+        assert made is not None
+        assembled = made._replace(steps=tuple(map(self.step, made.steps)))
         written = self.code(code)
         self.table.ref(self.function)  # which globals and cells it has is told by its content
         return EntryRecord(
@@ -172,7 +208,9 @@ class Writer:
             write_sizes(env) if conditions else None,
             self.sources,
             guards,
+            tuple(assembled),
             extract,
+            tensors,
             noted,
             written,
         )
@@ -184,12 +222,11 @@ class Reader(SizesReader):
     def __init__(
         self, record: EntryRecord, function: types.FunctionType, slots: Sequence[Any]
     ) -> None:
-        if record.sizes is not None:
-            super().__init__(record.sizes)
         self.record, self.function, self.slots = record, function, tuple(slots)
         self.graph: Any = None
         self.sources: list[Any] = [None] * len(record.sources)
         self.found = Found(function, self._at)
+        self._has_sizes = False
 
     def _at(self, path: Tree) -> Any:
         """The object, or its class, at a source of the call."""
@@ -219,18 +256,46 @@ class Reader(SizesReader):
     def read_graph(self) -> Any:
         return self.graph
 
-    def guard(self, place: int | None, check: Tree, line: Tree) -> C.Guard:
-        name, *parts = check
-        source = None if place is None else self.source(place)
+    # ---- guards
+
+    def check(self, place: int) -> C.Check:
+        name, *parts = self.record.guards[place][1]
+        if name == "Holds" and not self._has_sizes and self.record.sizes is not None:
+            super().__init__(self.record.sizes)
+            self._has_sizes = True
+        return CHECKS[name](*map(self.read, parts))
+
+    def guard(self, place: int) -> C.Guard:
+        at, _, line = self.record.guards[place]
+        source = None if at is None else self.source(at)
         location = None if line is None else C.Location(*line)
-        return C.Guard(source, CHECKS[name](*map(self.read, parts)), location)
+        return C.Guard(source, self.check(place), location)
+
+    def step(self, row: Step) -> tuple:
+        op, dst, a, b, number, made, guard = row
+        if op == HERE:
+            name, number, made = ambient_step(self.check(guard))  # type: ignore[arg-type]
+            return OPS[name], dst, a, b, number, made, guard
+        return op, dst, a, b, number, self.read(made), guard
+
+    def read_tensor(self, guard: int) -> tuple:
+        return tensor_spec(self.check(guard))  # type: ignore[arg-type]
+
+    def read_predicate(self, guard: int, itemsizes: bytes | None, registers: list[int]) -> tuple:
+        check: Any = self.check(guard)
+        function = predicate(check) if itemsizes is None else apart_by(check, itemsizes)
+        return function, *registers
 
     def guards(self) -> GuardProgram:
         """Raises Unreadable where an object is missing or has changed."""
         record = self.record
         self.found.read(record.objects)
-        guards = [self.guard(*row) for row in record.guards]
-        return assemble(guards, [self.source(place) for place in record.extract])
+        steps, *rest = record.assembled
+        made = [row if row[5] is None and row[0] != HERE else self.step(row) for row in steps]
+        return ReadProgram(Program(tuple(made), *rest), self)
+
+    def tensors(self) -> list[Any]:
+        return [read(self.source(place), self.slots) for place in self.record.tensors]
 
     def code(self, graph: Any) -> types.CodeType:
         """The entry's code, calling `graph`."""
@@ -238,3 +303,18 @@ class Reader(SizesReader):
         fields = dict(zip(CODE, map(self.read, self.record.code)))
         names = {name: getattr(own, name) for name in ("co_name", "co_qualname", "co_filename")}
         return place_constants(own.replace(co_firstlineno=own.co_firstlineno, **names, **fields))
+
+
+class ReadProgram(GuardProgram):
+    """Its guards and sources are read when somebody asks for them."""
+
+    def __init__(self, program: Program, reader: Reader) -> None:
+        self.program, self.reader, self.assembled = program, reader, None
+
+    @functools.cached_property
+    def guards(self) -> tuple[C.Guard, ...]:  # type: ignore[override]
+        return tuple(map(self.reader.guard, range(len(self.reader.record.guards))))
+
+    @functools.cached_property
+    def extract(self) -> tuple[S.Source, ...]:  # type: ignore[override]
+        return tuple(map(self.reader.source, self.reader.record.extract))
