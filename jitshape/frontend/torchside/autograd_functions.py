@@ -109,6 +109,8 @@ class FunctionCall(CalledBack):
     def apply(self) -> Value:
         """Run forward."""
         m = self.machine
+        if m.tracer.transforms:
+            raise self.refuse("is needed in a transform of torch.func")
         tensors = [a.tensor for a in self.args if isinstance(a, TensorValue)]
         found = m.tracer.run(_Called.apply, [self, *tensors], {})
         results = [r if isinstance(r, Value) else from_real(m, r) for r in found]

@@ -120,7 +120,8 @@ def backward(
         raise Break("autograd", "backward(inputs=...) of tensors that are no leaves")
     for leaf in leaves:
         _refuse_hooks(m, leaf)
-    found = _run(m, roots, grads, [leaf.tensor for leaf in leaves], _flag(retain_graph), False)
+    targets = [leaf.tensor for leaf in leaves]
+    found = gradients_of(m, roots, grads, targets, _flag(retain_graph), False)
     used: set[Any] = set()
     for leaf, new in zip(leaves, found):
         if new is not None:
@@ -150,7 +151,7 @@ def grad(
     targets = [value.tensor for value in wanted]
     if not all(target.requires_grad for target in targets):
         raise Break("raises", "grad of a tensor that does not require grad")
-    found = _run(m, roots, grads, targets, retain, create)
+    found = gradients_of(m, roots, grads, targets, retain, create)
     fill = _flag(materialize_grads)
     if any(g is None for g in found) and not (fill or _flag(allow_unused)):
         raise Break("raises", "one of the tensors was not used in the graph")
@@ -169,7 +170,7 @@ MODELS[torch.autograd.grad] = grad
 MODELS["read .grad"], MODELS["write .grad"] = read_gradient, write_gradient
 
 
-def _run(
+def gradients_of(
     m: Machine,
     roots: Sequence[TensorValue],
     grads: Sequence[SymbolicTensor],

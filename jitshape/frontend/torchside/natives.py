@@ -41,11 +41,6 @@ NATIVE_MODULES = (
     "torch._jit_internal",
 )
 
-# Modules whose functions run callables of the user's under a functorch level.
-BREAK_MODULES = tuple(
-    f"torch._functorch.{name}" for name in ("apis", "vmap", "eager_transforms", "deprecated")
-)
-
 # Reads of ambient state: the name of the Ambient check that guards them.
 AMBIENT_READS: dict[Any, str] = {
     torch.is_grad_enabled: "grad_mode",
@@ -164,8 +159,6 @@ def tells_state(fn: Any) -> bool:
 def why_break(fn: Any) -> str | None:
     """Why a callable of policy "break" must run outside the graph."""
     reason = lookup(BREAKS, fn)
-    if isinstance(fn, types.FunctionType) and fn.__globals__.get("__name__") in BREAK_MODULES:
-        return "it runs a function under a functorch level"
     if reason is None and isinstance(fn, types.BuiltinFunctionType):
         if _WRITES_STATE.match(fn.__name__) and not isinstance(fn.__self__, (type, torch.Tensor)):
             return "it changes global state"

@@ -38,6 +38,7 @@ from jitshape.frontend.values.sequences import SequenceValue, TupleValue
 from jitshape.frontend.values.slices import SliceValue
 from jitshape.frontend.values.storage import guard_identity
 from jitshape.ir.composites import data
+from jitshape.ir.layers import is_wrapped
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ BREAK_ATTRIBUTES = {
     "__array_interface__": "it must see real tensors",
     "_grad_fn": "autograd nodes do not exist while tracing",
 }
-
+NOT_IN_TRANSFORMS = ("grad_fn", "grad", "_base", "_version", "data")
 
 # Attributes that are views: computed by an op of the graph.
 COMPUTED = {name: operator.attrgetter(name) for name in ("T", "mT", "H", "mH", "real", "imag")}
@@ -114,6 +115,11 @@ class TensorValue(Value):
         return self._symbolic
 
     @property
+    def transformed(self) -> bool:
+        """Whether it exists within a transform of torch.func only."""
+        return self.real is None and is_wrapped(self._symbolic)
+
+    @property
     def object(self) -> torch.Tensor | None:
         """The real tensor, as a key of a real dict."""
         return self.real
@@ -124,6 +130,8 @@ class TensorValue(Value):
         return self.cls
 
     def truth(self, m: Machine) -> bool:
+        if self.transformed:
+            raise Break("data_dependent_branch", "a transform of torch.func has no one truth")
         value = self.tensor.value
         raise Break(
             "data_dependent_branch",
@@ -134,6 +142,8 @@ class TensorValue(Value):
     def getattr(self, m: Machine, name: str) -> Value:
         if name in BREAK_ATTRIBUTES:
             raise Break("tensor_attribute", f"Tensor.{name}: {BREAK_ATTRIBUTES[name]}")
+        if name in NOT_IN_TRANSFORMS and self.transformed:
+            raise Break("tensor_attribute", f"Tensor.{name} in a transform of torch.func")
         if name == "grad_fn":
             return MODELS["read .grad_fn"](m, self)
         if name == "grad" and (self.real is not None or self.gradient is not None):
@@ -161,6 +171,8 @@ class TensorValue(Value):
         m.throw(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def setattr(self, m: Machine, name: str, value: Value) -> None:
+        if self.transformed:
+            raise Break("tensor_attribute", f"Tensor.{name} is set in a transform of torch.func")
         if name == "grad":
             MODELS["write .grad"](m, self, value)
             return
@@ -221,6 +233,8 @@ class TensorValue(Value):
         return self  # identity, as torch.Tensor.__hash__
 
     def reconstruct(self, e: Any) -> None:
+        if self.transformed:
+            self.cannot_leave("a tensor leaves the transform of torch.func that it belongs to")
         e.output(self)
 
 
@@ -283,9 +297,10 @@ class TorchCallable(CallableValue):
         return self if instance is None else BoundMethodValue(self, instance)
 
     def getattr(self, m: Machine, name: str) -> Value:
-        found = getattr(self.function, name, None)
-        if isinstance(found, (str, type(None))) or natives.policy(found):
-            return from_real(m, found)
+        if hasattr(self.function, name):
+            found = getattr(self.function, name)
+            if isinstance(found, (str, type(None))) or natives.policy(found):
+                return from_real(m, found)
         return m.default_getattr(self, name)
 
     def reconstruct(self, e: Any) -> None:
@@ -308,6 +323,8 @@ def call_torch(
     """Call a torch callable as its model or its policy says."""
     model = natives.lookup(MODELS, function)
     if model is not None:
+        if m.tracer.transforms:
+            _check_transformed(function, args)
         return model(m, *args, **(kwargs or {}))
     kind = natives.policy(function)
     if kind == "break":
@@ -324,6 +341,13 @@ def call_torch(
     if answer is not None:
         return answer
     return _call_declared(m, function, args, kwargs or {})
+
+
+def _check_transformed(function: Any, args: list[Value]) -> None:
+    """Models know tensors of the trace alone, not what a transform makes of them."""
+    if any(isinstance(a, TensorValue) and a.transformed for a in args):
+        name = getattr(function, "__name__", str(function))
+        raise Break("torch_call", f"{name} of a tensor in a transform of torch.func")
 
 
 def _call_declared(m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -427,6 +451,8 @@ def to_real(m: Machine, value: Value) -> Any:
 
 def from_real(m: Machine, result: Any) -> Value:
     """The machine value of what a torch call returned."""
+    if is_wrapped(result):
+        return m.tracer.tensor_value(result)
     if isinstance(result, SymbolicTensor):
         if result.value.type.device.type not in DEVICES:
             raise Break("torch_call", f"the call gives a tensor on device {result.device}")

@@ -40,6 +40,7 @@ from jitshape.ir.composites import REPLACED
 from jitshape.ir.conditions import any_of, compare
 from jitshape.ir.graph import values_in
 from jitshape.ir.intervals import INF
+from jitshape.ir.layers import below_layers
 from jitshape.ir.numbers import persist
 from jitshape.ir.shape_env import DECLARED, LAYOUT, ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
@@ -86,6 +87,7 @@ class Tracer:
         self.made_leaves: list[tuple[TensorValue, int | None]] = []  # with the step that made each
         self.nodes: dict[Any, Any] = {}  # autograd's nodes that the program saw
         self.dependence: Callable[[Any], frozenset[Any]] | None = None  # of values in backward
+        self.transforms = 0  # of torch.func, that the machine is in
         self._symbol_at: dict[Source, str] = {}
         self._dims: dict[str, tuple[Relation, IntExpr]] = {}  # by name: where it was met first
         self._names: set[str] = set()
@@ -95,8 +97,10 @@ class Tracer:
 
     def run(self, function: Callable, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call torch with the recording mode on."""
+        if not self.transforms:  # whose layers know torch's own functions only
+            function = REPLACED.get(function, function)
         with self.trace, watched(function):
-            return persist(self.trace, REPLACED.get(function, function), args, kwargs)
+            return persist(self.trace, function, args, kwargs)
 
     def close(self) -> None:
         """Let go of every symbolic tensor; the graph stays."""
@@ -170,6 +174,10 @@ class Tracer:
 
     def enter(self, m: Machine, value: TensorValue) -> SymbolicTensor:
         """The graph input of a real tensor, guarded."""
+        with below_layers():
+            return self._enter(m, value)
+
+    def _enter(self, m: Machine, value: TensorValue) -> SymbolicTensor:
         real, source = value.real, value.source
         assert real is not None
         if type(real) not in TENSOR_CLASSES:

@@ -18,7 +18,8 @@ import jitshape.frontend.torchside.given_memory
 import jitshape.frontend.torchside.gradients
 import jitshape.frontend.torchside.hooks
 import jitshape.frontend.torchside.leaves
-import jitshape.frontend.torchside.storages  # noqa: F401  registers calls of autograd
+import jitshape.frontend.torchside.storages
+import jitshape.frontend.torchside.transforms  # noqa: F401  registers calls of autograd
 from jitshape.frontend.sources import Source
 from jitshape.frontend.torchside.markers import look_behind
 from jitshape.frontend.torchside.modules import ModuleObject

@@ -35,7 +35,7 @@ from jitshape.frontend.values.functions import (
     CallableValue,
     call_native,
 )
-from jitshape.frontend.values.sequences import TupleValue, is_plain
+from jitshape.frontend.values.sequences import SequenceValue, TupleValue, is_plain
 from jitshape.frontend.values.storage import ASKED_NATIVELY, PinnedValue, guard_identity, wrap_field
 
 if TYPE_CHECKING:
@@ -108,8 +108,9 @@ class ClassValue(PinnedValue, CallableValue):
         method = self.lookup(m, "__class_getitem__")
         if type(self.object).__dict__.get("__getitem__") is not None or method is None:
             return m.default_getitem(self, key)
-        if key.is_constant() and self.object.__module__ in ("builtins", "collections", "typing"):
-            return m.wrap(self.object[key.constant()], None)
+        if self.object.__module__ in ("builtins", "collections", "collections.abc", "typing"):
+            if _is_known(key):
+                return m.wrap(self.object[_known(key)], None)
         return m.call(method, [key], {})
 
     def has_get(self) -> bool:
@@ -150,6 +151,17 @@ class ClassValue(PinnedValue, CallableValue):
         guard_own_entry(m, self.object, "__abstractmethods__")
         if self.object.__flags__ & (1 << 20):  # Py_TPFLAGS_IS_ABSTRACT
             raise Break("abstract_class", f"{self.object.__qualname__} is abstract")
+
+
+def _is_known(key: Value) -> bool:
+    """Whether the parameters of an alias are constants, or lists of them."""
+    if isinstance(key, SequenceValue) and key.is_exact():
+        return all(map(_is_known, key.items))
+    return key.is_constant()
+
+
+def _known(key: Value) -> Any:
+    return key.constant() if key.is_constant() else key.builtin(map(_known, key.items))  # type: ignore[attr-defined]
 
 
 def refuse_finalizer(cls: type) -> None:
@@ -287,9 +299,9 @@ class ClassMethodValue(StaticMethodValue):
     kind = classmethod
 
     def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
-        if self.function.has_get() and not self.function.is_data_descriptor():
-            return BoundMethodValue(self.function, owner)
-        return self.function.descr_get(m, owner, owner)
+        if self.function.has_get() and self.function.is_data_descriptor():
+            return self.function.descr_get(m, owner, owner)
+        return BoundMethodValue(self.function, owner)
 
 
 @wraps(property)

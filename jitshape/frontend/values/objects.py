@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import LITERALS, Equals, Is
@@ -244,7 +244,7 @@ def wrap_module(m: Machine, real: types.ModuleType, source: Source | None) -> Va
     return ModuleValue(real, guard_identity(m, real, source))
 
 
-@wraps(types.CodeType, types.GenericAlias, types.UnionType)
+@wraps(types.CodeType, types.GenericAlias, type(Callable[[], None]), types.UnionType)
 def wrap_immutable(m: Machine, real: Any, source: Source | None) -> Value:
     return OpaqueConstant(real, guard_identity(m, real, source))
 

@@ -1,5 +1,7 @@
 """Classes: what calls of them make, what instances pretend to be, whose methods they take."""
 
+from collections.abc import Callable
+
 import pytest
 
 from jitshape.frontend.values.base import Break
@@ -67,6 +69,24 @@ def wrong_receivers(x):
     return found
 
 
+class Factory:
+    plain = classmethod(Plain)
+
+
+def aliases(x):
+    def g(f: Callable[[int, None], str], *rest: Callable[..., None]) -> dict[str, list[int]]:
+        return f
+
+    return g.__annotations__["f"] == Callable[[int, None], str], g(x)
+
+
+def class_methods_that_are_no_functions(x):
+    try:
+        return Factory.plain()
+    except TypeError as error:
+        return str(error)
+
+
 def slots(x):
     s, found = Slots(), []
     for action in (lambda: s.a, lambda: delattr(s, "a"), lambda: setattr(s, "b", 1)):
@@ -80,7 +100,16 @@ def slots(x):
 
 
 @pytest.mark.parametrize(
-    "program", [proxies, made_by_new, wrong_receivers, slots], ids=lambda f: f.__name__
+    "program",
+    [
+        proxies,
+        made_by_new,
+        wrong_receivers,
+        aliases,
+        class_methods_that_are_no_functions,
+        slots,
+    ],
+    ids=lambda f: f.__name__,
 )
 def test_as_plain(program):
     check(program, 1)
