@@ -93,6 +93,10 @@ class Emitter:
                 self.bind(v)
                 v.fill(self)
 
+    def knows(self, v: Value) -> bool:
+        """Whether the object is there, or loaded from where it was found."""
+        return id(v) in self._values or v.source is not None
+
     def bind(self, v: Value) -> None:
         """The object on top of the stack is `v`'s from now on; it stays there.  `value` does
         this after `reconstruct`; a container may do it itself before it pushes its items."""

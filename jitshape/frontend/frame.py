@@ -105,10 +105,12 @@ class Frame:
         "back",
         "callee",
         "calling",
+        "ended",
         "generator",
         "index",
         "locals",
         "program",
+        "raised_at",
         "result",
         "resumable",
         "rounds",
@@ -116,6 +118,7 @@ class Frame:
         "slots",
         "stack",
         "step",
+        "value",
     )
 
     def __init__(
@@ -131,6 +134,9 @@ class Frame:
         self.step = 0  # number of the instruction that runs while an inner frame does
         self.generator: Any = None
         self.locals: Any = None  # the dict that `locals()` gave
+        self.ended = False  # it returned, or an exception left it
+        self.raised_at: list[int] = []  # the instructions that exceptions were raised at
+        self.value: Any = None  # the frame as an object of the program
         self.rounds: dict[int, int] = {}  # of loops, by the index they jump back to
 
     def standing(self) -> int:

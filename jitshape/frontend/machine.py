@@ -232,6 +232,7 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
         frame.calling = None
         row = frame.program.handlers[frame.index]
         if row is None:
+            frame.ended = True
             raise raised
         stack, standing = frame.stack, frame.standing()
         del stack[row.depth :]

@@ -13,6 +13,7 @@ from typing import Any
 import jitshape.frontend.builtins_  # noqa: F401
 from jitshape.frontend import sources as S
 from jitshape.frontend.effects import Effects
+from jitshape.frontend.lookup import class_attribute
 from jitshape.frontend.machine import Machine, trace
 
 
@@ -41,6 +42,9 @@ class Evaluator:
             v.reconstruct(self)
             if id(v) not in self.values:
                 self.bind(v)
+
+    def knows(self, v: Any) -> bool:
+        return id(v) in self.values or v.source is not None
 
     def bind(self, v: Any) -> None:
         self.values[id(v)] = v
@@ -121,6 +125,8 @@ def load(s: S.Source, args: list[Any]) -> Any:
         return dict.__getitem__(base, s.key)
     if isinstance(s, S.Item):
         return (tuple if isinstance(base, tuple) else list).__getitem__(base, s.index)
+    if isinstance(s, S.TypeAttribute):
+        return class_attribute(base, s.name)
     return getattr(base, s.name)
 
 

@@ -2,6 +2,8 @@
 as eager, also where the exception leaves, goes on at a break, or existed before."""
 
 import contextlib
+import inspect
+import sys
 import traceback
 import unittest
 
@@ -216,15 +218,131 @@ def test_frames_stand_where_they_ended(program):
         except Exception as error:
             return error
 
-    def lines(error):
-        entry, found = error.__traceback__.tb_next, []
-        while entry is not None:
-            frame = entry.tb_frame
-            found.append((entry.tb_lineno, frame.f_lineno, frame.f_code.co_varnames))
-            entry = entry.tb_next
-        return found
+    assert frames_of(jitshape.compile(caught_outside)(3)) == frames_of(caught_outside(3))
 
-    assert lines(jitshape.compile(caught_outside)(3)) == lines(caught_outside(3))
+
+def frames_of(error):
+    """Of each entry: lines, and of its frame name and variables."""
+    entry, found = error.__traceback__, []
+    while entry is not None:
+        frame = entry.tb_frame
+        names = frame.f_code.co_varnames, frame.f_code.co_name
+        held = {name: shown(value) for name, value in frame.f_locals.items()}
+        found.append((entry.tb_lineno, frame.f_lineno, names, held))
+        entry = entry.tb_next
+    return found
+
+
+def shown(value):
+    return type(value) if callable(value) or isinstance(value, Exception) else value
+
+
+def keeps(x):
+    later, numbers = 1, [x]
+    numbers.append(numbers)
+
+    def closure():
+        return numbers, x
+
+    error = ValueError(closure)
+    del later
+    try:
+        raise error
+    finally:
+        x = 7
+
+
+def test_frames_hold_their_variables():
+    def caught_outside(x):
+        try:
+            keeps(x)
+        except ValueError as error:
+            return error
+
+    error = jitshape.compile(caught_outside)(3)
+    expected = caught_outside(3)
+    numbers = error.__traceback__.tb_next.tb_frame.f_locals["numbers"]
+    assert numbers == [3, numbers] and error.args[0]()[0] is numbers
+    for each in (error, expected):
+        frame = each.__traceback__.tb_next.tb_frame
+        frame.f_locals["numbers"].pop()
+        assert frame.f_locals["error"] is each
+    assert frames_of(error) == frames_of(expected)
+
+
+def test_one_frame_for_all_entries():
+    def program(x):
+        try:
+            try:
+                inner(x)
+            except ValueError as error:
+                raise error
+        except ValueError as error:
+            return error
+
+    def alike(error):
+        first, second = error.__traceback__, error.__traceback__.tb_next
+        return first.tb_frame is second.tb_frame, first.tb_lineno - second.tb_lineno
+
+    assert alike(jitshape.compile(program)(3)) == alike(program(3)) == (True, 2)
+
+
+def kept_in_its_own_frame(x):
+    try:
+        inner(x)
+    except ValueError as error:
+        entry, same = error.__traceback__, error  # noqa: F841
+        raise
+
+
+def test_a_traceback_may_be_kept_in_its_own_frame():
+    def program(x):
+        try:
+            kept_in_its_own_frame(x)
+        except ValueError as error:
+            return error
+
+    error = jitshape.compile(program)(3)
+    assert traceback.format_exception(error) == traceback.format_exception(program(3))
+    assert error.__traceback__.tb_next.tb_frame.f_locals["same"] is error
+
+
+def caller_of(depth=1):
+    frame = sys._getframe(depth)
+    return frame.f_code.co_name, frame.f_lineno, frame.f_globals is globals()
+
+
+def asks_for_frames():
+    frame = inspect.currentframe()
+    try:
+        inner(3)
+    except ValueError as error:
+        entry = error.__traceback__
+        found = entry.tb_frame is frame, entry.tb_lineno, entry.tb_frame.f_lineno
+    return (
+        found,
+        frame is sys._getframe(),
+        frame.f_code is asks_for_frames.__code__,
+        caller_of(),
+        caller_of(0),
+        (lambda: sys._getframe().f_back is frame)(),
+    )
+
+
+def test_frames_are_asked_for_while_tracing():
+    jitshape.reset()
+    assert jitshape.compile(asks_for_frames)() == asks_for_frames()
+    assert jitshape.stats()["graph_breaks"] == 0
+
+
+def test_frames_outside_and_frames_that_leave_exist():
+    def program():
+        frame = sys._getframe()
+        return frame.f_back.f_code.co_name, frame, caller_of(2)[0]
+
+    name, frame, caller = jitshape.compile(program)()
+    assert name == caller == "test_frames_outside_and_frames_that_leave_exist"
+    assert frame.f_code.co_name == "program"
 
 
 def test_exit_gets_the_traceback():

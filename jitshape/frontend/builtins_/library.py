@@ -22,6 +22,7 @@ from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.classes import ClassValue
 from jitshape.frontend.values.constants import ConstantValue, fold
 from jitshape.frontend.values.dicts import DictValue
+from jitshape.frontend.values.frames import frame_above
 from jitshape.frontend.values.functions import (
     BoundMethodValue,
     CallableValue,
@@ -186,6 +187,11 @@ def exc_info(m: Machine) -> Value:
     return TupleValue([handled.type_value(m), handled, handled.traceback or NONE])
 
 
+@models(sys._getframe)
+def getframe(m: Machine, depth: Value = NONE, /) -> Value:
+    return frame_above(m, 0 if is_none(depth) else m.as_int(depth))
+
+
 @models(sys.exception)
 def exception(m: Machine) -> Value:
     return _handled(m)
@@ -287,6 +293,5 @@ _register_kinds()
 pure(os.path.join, os.path.basename, os.path.dirname, os.path.splitext, os.fspath)
 breaks("input_output", "read the clock outside", time.time, time.perf_counter, time.monotonic)
 breaks("input_output", "do it outside the compiled function", time.sleep, os.getpid, os.getcwd)
-breaks("frame", "pass the values explicitly", sys._getframe)
 # It is to hear of every line from here on: the whole function runs natively.
 breaks("trace_function", "set it outside the compiled function", sys.settrace, sys.setprofile)

@@ -112,11 +112,11 @@ def end_for_313(m: Any, frame: Frame, arg: int) -> None:
 
 @raw("RETURN_VALUE")
 def return_value(m: Any, frame: Frame, arg: int) -> int:
-    frame.result = frame.stack.pop()
+    frame.result, frame.ended = frame.stack.pop(), True
     return LEAVE
 
 
 @raw("RETURN_CONST", since=(3, 12), arg=const)
 def return_const(m: Any, frame: Frame, arg: Any) -> int:
-    frame.result = m.literal(arg)
+    frame.result, frame.ended = m.literal(arg), True
     return LEAVE

@@ -2,26 +2,22 @@
 
 In: frames of the machine, as exceptions leave instructions (`ExceptionValue.passes`).  Out: a
 chain of TracebackValues, the outermost frame first, as `__traceback__` shows it.
-Invariant: a traceback that leaves names the user's code, lines, columns and variables.  Its frame
-objects are stand-ins, for the frames themselves existed in the machine only; they are finished.
+Invariant: a traceback that leaves names the user's code, lines and columns; its frames are those of
+frames.py, one for all entries of the same.
 """
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Iterable
-from itertools import islice
-from types import CodeType, FunctionType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from bytecode import Bytecode, Instr
-from bytecode.instr import InstrLocation
-
-from jitshape.frontend.emit import CALL_PREFIX, Constant, Emitter, place_constants
+from jitshape.frontend.emit import Emitter
 from jitshape.frontend.instructions import decode
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.classes import GETTERS
+from jitshape.frontend.values.frames import frame_value
 from jitshape.frontend.values.functions import HANDLERS
 
 if TYPE_CHECKING:
@@ -33,8 +29,10 @@ class TracebackValue(Value):
     """One entry: a frame that stands at instruction `index`, and the entries inside it."""
 
     def __init__(self, frame: Frame, inner: Value | None) -> None:
-        self.code, self.globals = frame.callee.code, frame.callee.globals
-        self.frame, self.index, self.inner = frame, frame.index, inner
+        self.code = frame.callee.code
+        self.frame, self.index, self.inner = frame_value(frame), frame.index, inner
+        if self.index not in frame.raised_at:
+            frame.raised_at.append(self.index)
 
     def __repr__(self) -> str:
         return f"TracebackValue({self.code.co_qualname}:{self.line()})"
@@ -52,18 +50,19 @@ class TracebackValue(Value):
         return self
 
     def children(self) -> Iterable[Value]:
-        return () if self.inner is None else (self.inner,)
+        return (self.frame,) if self.inner is None else (self.frame, self.inner)
 
     def reconstruct(self, e: Emitter) -> None:
         e.begin_call()
         e.const(traceback_entry)
-        e.const(frame_maker(self.code, self.index, self.frame.standing(), self.globals))
+        e.value(self.frame)
+        e.const(self.frame.place(self.index))
         e.const(self.line())
         if self.inner is None:
             e.const(None)
         else:
             e.value(self.inner)
-        e.end_call(3)
+        e.end_call(4)
 
 
 class FormerTraceback(Value):
@@ -83,33 +82,8 @@ class FormerTraceback(Value):
 # ---- called by compiled code
 
 
-def traceback_entry(make_frame: FunctionType, line: int, inner: TracebackType | None) -> Any:
-    return TracebackType(inner, make_frame(), 0, line)
-
-
-def frame_maker(code: CodeType, raised: int, stands: int, globals: dict[str, Any]) -> FunctionType:
-    """A function whose call gives its own frame, which looks like one of `code`: its first
-    instruction has the place of the one that raised, and it stands at that of `stands`."""
-    location = location_of(code, stands)
-    body = [
-        Instr("RESUME", 0, location=location_of(code, raised)),
-        *(Instr("PUSH_NULL", location=location) for _ in range(sys.version_info < (3, 13))),
-        Instr("LOAD_CONST", Constant(sys._getframe), location=location),
-        *(Instr("PUSH_NULL", location=location) for _ in range(sys.version_info >= (3, 13))),
-        *(Instr(name, 0, location=location) for name in (*CALL_PREFIX, "CALL")),
-        Instr("RETURN_VALUE", location=location),
-    ]
-    made = Bytecode(body)
-    made.name, made.qualname, made.filename = code.co_name, code.co_qualname, code.co_filename
-    made.first_lineno = code.co_firstlineno
-    names = code.co_varnames  # which suggestions are made from
-    plain = place_constants(made.to_code()).replace(co_varnames=names, co_nlocals=len(names))
-    return FunctionType(plain, globals, code.co_name)
-
-
-def location_of(code: CodeType, index: int) -> InstrLocation:
-    place = decode(code).instructions[index].offset // 2
-    return InstrLocation(*next(islice(code.co_positions(), place, None)))
+def traceback_entry(frame: Any, place: int, line: int, inner: TracebackType | None) -> Any:
+    return TracebackType(inner, frame, place, line)
 
 
 # ---- what programs do with tracebacks
@@ -128,7 +102,12 @@ def _unknown(value: Value) -> Value:
     raise Break("exception", "the traceback of an exception raised outside the graph is read")
 
 
+def _frame(m: Machine, value: Any) -> Value:
+    return value.frame if isinstance(value, TracebackValue) else _unknown(value)
+
+
 GETTERS[TracebackType.__dict__["tb_next"]] = _inner
+GETTERS[TracebackType.__dict__["tb_frame"]] = _frame
 GETTERS[TracebackType.__dict__["tb_lineno"]] = _line
 
 
