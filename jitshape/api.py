@@ -32,9 +32,9 @@ def compile(
     False (one compile per size).  fullgraph: a graph break is an error.  backend: "auto" (Triton
     on CUDA tensors, LLVM kernels otherwise), "cpu", "triton", "eager" (the graph with ATen), a
     callable `(graph, example_inputs) -> callable`, or one of torch's own ("inductor").  options:
-    suppress_errors, recompile_limit, unroll_limit, memory_plan, cache.  dynamic_shapes: by
-    argument name, which sizes are symbolic from the start, in which range, and how they are
-    related: `{"x": {0: Dim("batch", max=64)}}`.
+    suppress_errors, recompile_limit, unroll_limit, memory_plan, fast_random, cache.
+    dynamic_shapes: by argument name, which sizes are symbolic from the start, in which range, and
+    how they are related: `{"x": {0: Dim("batch", max=64)}}`.
     disable: return `fn` itself.  name: what messages and stats call the function.
 
     Returns a callable like `fn` (with `__wrapped__`), or an nn.Module that shares the state of

@@ -29,12 +29,16 @@ class Options:
     recompile_limit: int = 16
     unroll_limit: int = 4096
     memory_plan: bool = True
+    fast_random: bool = False
     cache: bool = True
     name: str | None = None
     dynamic_shapes: ShapeSpec | None = None
 
 
-SETTABLE = ("suppress_errors", "recompile_limit", "unroll_limit", "memory_plan", "cache")
+SETTABLE = (
+    *("suppress_errors", "recompile_limit", "unroll_limit", "memory_plan", "fast_random"),
+    "cache",
+)
 
 
 def make_options(options: Mapping[str, Any] | None = None, **named: Any) -> Options:

@@ -30,6 +30,7 @@ from jitshape.cache.store import open_store
 from jitshape.errors import BadBackend
 from jitshape.ir.graph import Alias, Graph
 from jitshape.ir.passes import run_passes
+from jitshape.ir.passes.fast_random import fast_random
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
 from jitshape.ir.passes.tangents import saved_for, with_defined_tangents
@@ -50,7 +51,8 @@ def forget_graphs() -> None:
 def shared_graph(graph: Graph, options: Options, name: str) -> tuple[CompiledGraph, bool]:
     """The compiled graph, and whether an earlier entry's, or an earlier process's, serves."""
     own = callable(options.backend)  # a back end of the user's sees every graph
-    key = None if own else graph_key(graph, options.backend, options.memory_plan, name)
+    settings = options.backend, options.memory_plan, options.fast_random
+    key = None if own else graph_key(graph, *settings, name)
     found = _graphs.find(key)
     counters.count_in("cache", "graph:miss" if found is None else "graph:hit")
     if found is not None:
@@ -103,6 +105,9 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
     """The graph through all stages, and kept on disk."""
     with stage("optimize"):
         run_passes(graph, OPTIMIZE, observers=(_log_pass,))
+        if options.fast_random:
+            done = {given for step in OPTIMIZE for given in step.provides}
+            run_passes(graph, (fast_random, *CLEAN_UP), has=done, observers=(_log_pass,))
     written = tuple(mutation.input for mutation in graph.mutations)
     viewed = tuple(output.input for output in graph.outputs if isinstance(output, Alias))
     if not graph.gradients:

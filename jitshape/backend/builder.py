@@ -39,6 +39,7 @@ WEIGHT = {
     **dict.fromkeys("div sqrt rsqrt reciprocal fmod floordiv mod".split(), 3),
     **dict.fromkeys(FLOATING - {"div", "sqrt", "rsqrt", "reciprocal", "fma"} | {"pow"}, 10),
     "cast": 0,
+    "philox": 40,
 }
 
 

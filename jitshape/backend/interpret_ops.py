@@ -11,6 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from jitshape.ir.ops.streams import philox
+
 Array = np.ndarray
 
 
@@ -57,6 +59,15 @@ def _shift_right(a: Array, b: Array) -> Array:
     return np.right_shift(a, np.where(inside, b, bits - 1).astype(a.dtype))
 
 
+def _philox(seed: Array, stream: Array, position: Array) -> Array:
+    numbers = (
+        torch.from_numpy(np.ascontiguousarray(x)) for x in np.broadcast_arrays(seed, position)
+    )
+    (number,) = set(np.ravel(stream).tolist())  # one stream an op
+    seeds, positions = numbers
+    return philox(seeds, number, positions).numpy()
+
+
 OPS: dict[str, Callable[..., Array]] = {
     "add": _logical(np.logical_or, np.add),
     "sub": _logical(np.logical_xor, np.subtract),
@@ -96,6 +107,7 @@ OPS: dict[str, Callable[..., Array]] = {
     "isnan": np.isnan,
     "isinf": np.isinf,
     "signbit": np.signbit,
+    "philox": _philox,
     "where": lambda condition, yes, no: np.where(condition != 0, yes, no),
     "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype),
     **{

@@ -160,6 +160,7 @@ SCALAR_OPS: dict[str, int] = {
     **dict.fromkeys("sinh cosh tanh asinh acosh atanh sigmoid erf erfc".split(), 1),
     **dict.fromkeys("isnan isinf signbit cast".split(), 1),
     "where": 3,  # (condition, yes, no)
+    "philox": 3,  # (seed, stream, position), i64: 32 random bits (ir/ops/streams.py)
     "fma": 3,
 }
 

@@ -13,6 +13,7 @@ import torch
 
 from jitshape.backend.codegen import cpu_math
 from jitshape.backend.codegen.llvm_text import BITS, Value, Variable
+from jitshape.ir.ops.streams import INCREMENTS, MULTIPLIERS, ROUNDS, WORD
 
 ELEMENT = {
     torch.float64: "double",
@@ -221,6 +222,19 @@ def _square_and_multiply(a: Value, b: Value) -> Value:
     return result.get()
 
 
+def philox(seed: Value, stream: Value, position: Value) -> Value:
+    """32 random bits: ir/ops/streams.py has the formula.  Products of words are exact in i64."""
+    key = [seed & WORD, seed.integer("lshr", 32)]
+    words = [position & WORD, position.integer("lshr", 32)]
+    words += [stream & WORD, stream.integer("lshr", 32)]
+    for _ in range(ROUNDS):
+        a, b = (words[place] * factor for place, factor in zip((0, 2), MULTIPLIERS))
+        left = a.integer("lshr", 32) ^ words[3] ^ key[1]
+        words = [b.integer("lshr", 32) ^ words[1] ^ key[0], b & WORD, left, a & WORD]
+        key = [(k + more) & WORD for k, more in zip(key, INCREMENTS)]
+    return words[0]
+
+
 def _same(dtype: torch.dtype, a: Value) -> Value:
     return a
 
@@ -297,6 +311,7 @@ OPS: dict[str, Op] = {
         lambda d, a: LESS(d, a, a.like(0)),
     ),
     "fma": _by_class(lambda d, a, b, c: a.intrinsic("fmuladd", b, c), lambda d, a, b, c: a * b + c),
+    "philox": lambda d, *args: philox(*args),
     **{name: _math(name) for name in cpu_math.UNARY},
 }
 

@@ -67,6 +67,27 @@ def unsigned_mod(a, b):
 
 
 @triton.jit
+def philox(seed, stream, position):
+    """32 random bits: ir/ops/streams.py has the formula."""
+    k0 = (seed & 0xFFFFFFFF).to(tl.uint32)
+    k1 = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    w0 = (position & 0xFFFFFFFF).to(tl.uint32)
+    w1 = ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    w2 = (position * 0 + (stream & 0xFFFFFFFF)).to(tl.uint32)
+    w3 = (position * 0 + ((stream >> 32) & 0xFFFFFFFF)).to(tl.uint32)
+    for _ in tl.static_range(10):  # type: ignore
+        a = w0.to(tl.uint64) * 0xD2511F53
+        b = w2.to(tl.uint64) * 0xCD9E8D57
+        w0 = (b >> 32).to(tl.uint32) ^ w1 ^ k0
+        w1 = (b & 0xFFFFFFFF).to(tl.uint32)
+        w2 = (a >> 32).to(tl.uint32) ^ w3 ^ k1
+        w3 = (a & 0xFFFFFFFF).to(tl.uint32)
+        k0 = ((k0.to(tl.uint64) + 0x9E3779B9) & 0xFFFFFFFF).to(tl.uint32)
+        k1 = ((k1.to(tl.uint64) + 0xBB67AE85) & 0xFFFFFFFF).to(tl.uint32)
+    return w0.to(tl.int64)
+
+
+@triton.jit
 def int_pow(a, b, BITS: tl.constexpr):
     """a ** b for b >= 0, wrapping, by squaring."""
     result = a * 0 + 1

@@ -169,6 +169,7 @@ OPS: dict[str, Op] = {
         lambda d, a: f"({a}.to(tl.int{_width(d)}, bitcast=True) < 0)", lambda d, a: f"({a} < 0)"
     ),
     "fma": _by_class(_call("tl.fma"), lambda d, a, b, c: f"({a} * {b} + {c})"),
+    "philox": _call("lib.philox"),
     **{
         name: _call(f"libdevice.{name}")
         for name in "expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "

@@ -19,6 +19,7 @@ from jitshape.ir.ops import (  # noqa: F401
     refusals,
     rnn,
     softmax,
+    streams,
     views,
 )
 from jitshape.ir.ops import inplace  # noqa: F401  after the ops it derives from

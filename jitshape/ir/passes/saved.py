@@ -123,8 +123,10 @@ def recomputable(node: Node) -> bool:
     definition = OPS.get(node.op)
     if node.region is not None:
         return not has_effect(node)
-    cheap = definition is not None and definition.family in ("pointwise", "view", "factory")
-    return cheap and node.token is None
+    if definition is None or node.token is not None:
+        return False
+    cheap = definition.family in ("pointwise", "view", "factory")
+    return cheap or bool(definition.attributes.get("recomputed"))
 
 
 def _in_order(inputs: Iterable[Value], nodes: Iterable[Node]) -> Iterable[Value]:
