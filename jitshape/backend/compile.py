@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.backend.bindings import Binding, namespace
-from jitshape.backend.codegen.program import Call, ProgramWriter
+from jitshape.backend.codegen.program import Call, ProgramWriter, Told
 from jitshape.backend.contractions import Contractions, contracted
 from jitshape.backend.externs import has_out, may_alias
 from jitshape.backend.faults import check_faults
@@ -35,7 +35,16 @@ from jitshape.backend.scans import build_scan
 from jitshape.backend.schedule import Schedule, schedule
 from jitshape.backend.text import kernel_text
 from jitshape.ir.evaluate import evaluate
-from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, map_leaves, tensor_type
+from jitshape.ir.graph import (
+    Alias,
+    Graph,
+    Node,
+    OutputAlias,
+    Value,
+    map_leaves,
+    new_symbols,
+    tensor_type,
+)
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, IntExpr, Size
@@ -126,7 +135,7 @@ def compile_graph(
         return Program(takes_list(graph, backend(graph)))
     if backend == "eager":
         return _eager(graph)
-    simplify_sizes(graph)
+    told = simplify_sizes(graph)
     given, found = graph, contracted(graph) if backend in CONTRACTING else Contractions(graph)
     graph = found.graph
     plan = schedule(graph, found)
@@ -137,7 +146,7 @@ def compile_graph(
         watched.extend(kernels)
     unique, places = _shared(kernels)
     made = launchers(backend, unique, store)
-    writer = ProgramWriter(graph, plan.algebra, calls, memory, places)
+    writer = ProgramWriter(graph, plan.algebra, calls, memory, places, told)
     source = writer.write()
     infos = tuple(_info(kernel, made[place]) for kernel, place in zip(kernels, places))
     externs = Counter(call.op for call in calls if isinstance(call, Node))
@@ -187,9 +196,11 @@ def takes_list(graph: Graph, run: Callable[..., Any]) -> Callable[..., Any]:
     return (lambda given: run(*given)) if graph.consumed else run
 
 
-def simplify_sizes(graph: Graph) -> None:
-    """Replace every size by what is known of it by now: s1 := s0, max(s0, 1) := s0."""
+def simplify_sizes(graph: Graph) -> dict[str, Told]:
+    """Replace every size by what is known of it by now: s1 := s0, max(s0, 1) := s0.  Returns by
+    name what the sizes of results tell, also where something else stands for it from here on."""
     env, known = graph.env, {}
+    told = {out: row for node in graph.nodes for out, row in _told_by(node)}
 
     def leaf(x: Any) -> Any:
         if type(x) is FloatExpr:
@@ -222,6 +233,15 @@ def simplify_sizes(graph: Graph) -> None:
         for out in node.outs:
             retype(out)
     graph.outputs = [output(x) for x in graph.outputs]
+    return told
+
+
+def _told_by(node: Node) -> Iterator[tuple[str, Told]]:
+    new = set(new_symbols(node))
+    for out in node.outs if new else ():
+        if isinstance(out.type, TensorType):
+            atoms = (getattr(size, "symbol", None) for size in out.type.shape)
+            yield out.name, tuple(atom if atom in new else None for atom in atoms)
 
 
 def _shared(kernels: Sequence[Kernel]) -> tuple[list[Kernel], list[int]]:

@@ -47,6 +47,8 @@ class Model(Base):
         h = torch.nn.functional.gelu(self.linear(self.before(x)))
         h = scaled(h) * self.gain + BIAS + self.offsets[0]
         h = helpers.added(h) + closed(h)
+        h = h + torch.nn.functional.layer_norm(h, (3,), eps=1.0)
+        h = h + torch.nn.functional.softmax(h, -1)
         if isinstance(self, helpers.Marker):
             h = h * 100
         if torch.backends.mha.get_fastpath_enabled():  # of a module of a class of its own
@@ -99,6 +101,14 @@ EDITS = {  # name: (file, old, new)
     "a function of torch": ("model", "BIAS = 0.5", """
 BIAS = 0.5
 torch.nn.functional.gelu = lambda x: x.relu()
+"""),
+    "a function that torch's own name": ("model", "BIAS = 0.5", """
+BIAS = 0.5
+torch.layer_norm = lambda h, *rest: h.cos()
+"""),
+    "a method that torch's own name": ("model", "BIAS = 0.5", """
+BIAS = 0.5
+torch.Tensor.softmax = torch.Tensor.log_softmax
 """),
     "a helper that is disabled": (
         "helpers", "def added(", "import jitshape\n@jitshape.disable\ndef added("

@@ -327,3 +327,18 @@ def test_a_truth_is_no_test_for_emptiness():
         torch.testing.assert_close(compiled(x, choice), f(x, choice))
     assert jitshape.stats()["graph_breaks"] == 1
     assert jitshape.stats()["fallbacks"] == 0
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_size_that_must_be_one_number_is_looked_at(used: bool) -> None:
+    """Though the graph goes on with the number itself."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        found = x.nonzero()
+        torch._check(found.size(0) == 3)
+        return found + 1 if used else x + 1
+
+    compiled, x = jitshape.compile(f, fullgraph=True), torch.tensor([1.0, 1.0, 1.0, 0.0])
+    assert_same(f(x), compiled(x))
+    with pytest.raises(RuntimeError, match="Expected cond"):
+        compiled(torch.tensor([1.0, 0.0, 0.0, 0.0]))

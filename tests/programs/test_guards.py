@@ -528,3 +528,24 @@ def test_empty_fields_of_c_read_as_none():
     for function in (documented, undocumented, deleted, documented):
         for error in (*errors, *errors):
             assert compiled(error, function) == read(error, function)
+
+
+def test_a_class_gets_a_finalizer() -> None:
+    """Objects that a trace makes, and nobody sees, are made where their end is noticed."""
+    ended = []
+
+    class Held:
+        def __init__(self, value: torch.Tensor) -> None:
+            self.value = value
+
+    class Derived(Held):
+        pass
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return Derived(x).value + 1
+
+    compiled, x = jitshape.compile(f), torch.ones(3)
+    assert_same(f(x), compiled(x))
+    Held.__del__ = lambda self: ended.append(type(self))  # type: ignore[attr-defined]
+    assert_same(x + 1, compiled(x))
+    assert ended == [Derived]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import jitshape
-from tests.programs.compare import check
+from tests.programs.compare import assert_same, check
 
 IN_PLACE = {
     "cumsum": lambda x: x.cumsum_(0),
@@ -231,3 +231,24 @@ def test_a_kernel_never_sees_sizes_that_do_not_agree() -> None:
 
     rows = [(torch.randn(n, n + 2, dtype=torch.complex64),) for n in (31, 2, 7)]
     check(f, *rows, dynamic=True)
+
+
+def test_a_custom_op_whose_shape_comes_from_elsewhere() -> None:
+    """No guard sees what it reads: its results are looked at."""
+    width = [3]
+
+    @torch.library.custom_op("jitshape_tests::as_wide_as", mutates_args=())
+    def as_wide_as(x: torch.Tensor) -> torch.Tensor:
+        return x.new_ones(x.size(0), width[0])
+
+    @as_wide_as.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(x.size(0), width[0])
+
+    def f(x):
+        return as_wide_as(x).sum(0) + 1
+
+    compiled = jitshape.compile(f)
+    for rows, width[0] in ((2, 3), (4, 3), (4, 5), (6, 5), (6, 2)):
+        x = torch.ones(rows)
+        assert_same(f(x), compiled(x))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import SHORT, TensorType
 
 Call = KernelCall | Node
+Told = tuple[Atom | None, ...]  # the symbol that each size of a result tells
 
 
 class ProgramWriter:
@@ -51,8 +52,10 @@ class ProgramWriter:
         calls: Sequence[Call],
         plan: MemoryPlan,
         launchers: Sequence[int],
+        told: Mapping[str, Told],
     ) -> None:
-        """`launchers`: the place of the launcher of each kernel call."""
+        """`launchers`: the place of the launcher of each kernel call; `told`: by name of result."""
+        self.told = told
         self.graph, self.algebra, self.calls, self.plan = graph, algebra, calls, plan
         self.launchers = iter(launchers)
         self.bindings: dict[str, Binding] = {}
@@ -214,7 +217,9 @@ class ProgramWriter:
         return lines
 
     def _target(self, size: Size, missing: set[Atom]) -> str:
-        symbol = size.symbol if type(size) is not int else None
+        return self._told_as(size.symbol if type(size) is not int else None, missing)
+
+    def _told_as(self, symbol: Atom | None, missing: set[Atom]) -> str:
         if symbol is None or symbol not in missing:
             return "_"
         missing.discard(symbol)
@@ -268,7 +273,8 @@ class ProgramWriter:
         where = f"  # {node.location}" if node.location else ""
         self.lines.append(f"{left}{name}({', '.join(args)}){where}")
         self._drew = self._drew or node.token is not None
-        told = frozenset(new_symbols(node))
+        rows = (self.told.get(out.name, ()) for out in node.outs)
+        told = {*new_symbols(node), *(atom for row in rows for atom in row if atom is not None)}
         if told:
             self._bind_results(node, set(told))
         if node.op not in OPS or OPS[node.op].attributes.get("layout_varies"):
@@ -305,7 +311,7 @@ class ProgramWriter:
         self._told |= told
         for out in node.outs:
             if isinstance(out.type, TensorType):
-                targets = [self._target(size, told) for size in out.type.shape]
+                targets = [self._told_as(atom, told) for atom in self.told.get(out.name, ())]
                 if any(target != "_" for target in targets):
                     comma = "," * (len(targets) == 1)
                     self.lines.append(f"{', '.join(targets)}{comma} = {self.name(out)}.shape")

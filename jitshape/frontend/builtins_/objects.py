@@ -51,7 +51,7 @@ def object_new(m: Machine, cls: Value, /, *args: Value, **kwargs: Value) -> Valu
             )
         if real.__init__ is object.__init__:
             m.throw(TypeError, f"{real.__name__}() takes no arguments")
-    refuse_finalizer(real)
+    refuse_finalizer(m, real)
     if not is_plain_layout(real):
         raise Break("builtin", f"a {real.__qualname__} is made by C code")
     return ObjectValue(real)

@@ -20,6 +20,7 @@ from jitshape.frontend.checks import TypeIs
 from jitshape.frontend.sources import Field, Getter, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
+from jitshape.frontend.torchside.names_inside import guard_names
 from jitshape.frontend.torchside.number_rules import SYMBOLIC
 from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
 from jitshape.frontend.torchside.numpy_scalars import SCALARS
@@ -371,7 +372,8 @@ def call_native(
     m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value] | None = None
 ) -> Value:
     """Run `function` on the symbolic counterparts of the values; wrap its result.  A Python
-    function of torch's that gets functions or objects of the program's is run by the machine."""
+    function of torch's that gets functions or objects of the program's, or names some, is run by
+    the machine."""
     inlined = isinstance(function, types.FunctionType) and _is_of_torch(function)
     given = (*args, *(kwargs or {}).values())
     if inlined and any(isinstance(value, FunctionValue) for value in given):
@@ -382,6 +384,8 @@ def call_native(
     except Break as cause:
         if cause.kind != "torch_argument" or not inlined:
             raise
+        return _by_machine(m, function, args, kwargs or {})
+    if not guard_names(m, function) and inlined:
         return _by_machine(m, function, args, kwargs or {})
     leaf = real_kwargs.pop("requires_grad", False)
     try:

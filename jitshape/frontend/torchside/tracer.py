@@ -86,6 +86,7 @@ class Tracer:
         self.given_memory: list[Any] = []  # arguments that show other memory
         self.made_leaves: list[tuple[TensorValue, int | None]] = []  # with the step that made each
         self.nodes: dict[Any, Any] = {}  # autograd's nodes that the program saw
+        self.named_inside: dict[Any, bool] = {}  # by function of torch's, see names_inside.py
         self.dependence: Callable[[Any], frozenset[Any]] | None = None  # of values in backward
         self.transforms = 0  # of torch.func, that the machine is in
         self._symbol_at: dict[Source, str] = {}

@@ -132,7 +132,7 @@ class ClassValue(PinnedValue, CallableValue):
     def instantiate(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """`type.__call__`: `__new__`, then `__init__` if that gave an instance."""
         self._check_abstract(m)
-        refuse_finalizer(self.object)
+        refuse_finalizer(m, self.object)
         if issubclass(self.object, ASKED_NATIVELY):
             m.guard_special_methods(self.object)
         new = m.type_lookup(self.object, "__new__")
@@ -164,8 +164,9 @@ def _known(key: Value) -> Any:
     return key.constant() if key.is_constant() else key.builtin(map(_known, key.items))  # type: ignore[attr-defined]
 
 
-def refuse_finalizer(cls: type) -> None:
+def refuse_finalizer(m: Machine, cls: type) -> None:
     """What has a `__del__` is made natively, so that it goes when it would."""
+    m.guard_class(cls, "__del__")
     if has_finalizer(cls):
         raise Break("finalizer", f"a {cls.__qualname__} is made, whose __del__ runs at its end")
 

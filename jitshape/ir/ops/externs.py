@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from jitshape.errors import DataDependent
+from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value, map_leaves
 from jitshape.ir.ops.fitting import Fit
 from jitshape.ir.strides import dense
@@ -26,6 +27,7 @@ from jitshape.ir.types import ScalarType, TensorType
 
 LARGEST = 1 << 24  # elements of a tensor that may be materialised
 VARIED = 1 << 18  # elements up to which contents are worth their time
+OF_TORCH = ("aten", "prims", "jitshape", "quantized")  # ops whose shapes follow from arguments
 SLACK = 4096  # elements behind a dummy: a kernel may trust that sizes agree
 # Contents of dummies.  Harmless: integers, which are places, are 1; matrices are regular.
 HARMLESS, EYE, ZEROS, ONES, DISTINCT, NOWHERE = range(6)  # the last: on the meta device
@@ -148,13 +150,25 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
                 avoid="jitshape.disable round the function that needs it",
             )
         shape = tuple(
-            fit.size(size, place, dim) if varied[place].shape[dim] == size else env.unbacked()
+            _found(env, func, fit.size(size, place, dim))
+            if varied[place].shape[dim] == size
+            else env.unbacked()
             for dim, size in enumerate(tensor.shape)
         )
         order = sorted(reversed(range(tensor.ndim)), key=lambda d, t=tensor: t.stride(d))
         types.append(TensorType(shape, dense(shape, order), tensor.dtype, _device(args)))
     schema = func._schema.returns
     return types, len(schema) == 1 and not str(schema[0].type).startswith("List")
+
+
+def _found(env: Any, func: Any, size: Size) -> Size:
+    """A size of a result.  What a custom op computes it from may change where no guard sees it, so
+    that it is looked at when the graph runs."""
+    if func.namespace in OF_TORCH:
+        return size
+    found = env.unbacked()
+    env.likely(compare("eq", found, size), f"the shape that {func} gives")
+    return found
 
 
 def _first_that_runs(rows: Callable, number: Callable[[Size], int]) -> tuple[int, list[Any]]:
