@@ -100,9 +100,9 @@ def decode(code: CodeType) -> Program:
         reason = f"{code.co_qualname} has bytecode that no compiler makes: {error!r}"
         raise Break("code_object", reason, "compile the function from source") from error
 
-    def forget(ref: weakref.ref[CodeType]) -> None:
-        if _programs.get(key, (None,))[0] is ref:
-            del _programs[key]
+    def forget(ref: weakref.ref[CodeType], known: dict = _programs) -> None:
+        if known.get(key, (None,))[0] is ref:  # the interpreter may be ending, names be gone
+            del known[key]
 
     _programs[key] = (weakref.ref(code, forget), program)
     return program

@@ -23,6 +23,7 @@ from jitshape.frontend.sources import Held, TypeAttribute, class_field
 from jitshape.frontend.values.base import Value
 
 IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 # What the interpreter, or a method of a built-in type, may look up on a class.
 _BUILTINS = (int, float, str, list, tuple, dict, set, type, property, BaseException)
@@ -66,6 +67,12 @@ _C_SLOTS = {"__getattribute__": 18, "__setattr__": 19, "__delattr__": 19}
 def c_slot(cls: type, name: str) -> int:
     """The C function behind an attribute slot of a class."""
     return ctypes.c_size_t.from_address(id(cls) + tuple.__itemsize__ * _C_SLOTS[name]).value
+
+
+def name_in_c(cls: type) -> str:
+    """How C's messages name a class: one that C declares has its module before it."""
+    own = bool(cls.__flags__ & HEAP_TYPE) or cls.__module__ == "builtins"
+    return cls.__name__ if own else f"{cls.__module__}.{cls.__name__}"
 
 
 def is_generic(cls: type, name: str) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Is, Missing, NullField
-from jitshape.frontend.lookup import IMMUTABLE_TYPE, derives
+from jitshape.frontend.lookup import IMMUTABLE_TYPE, derives, name_in_c
 from jitshape.frontend.sources import (
     Field,
     Held,
@@ -106,11 +106,16 @@ class ClassValue(PinnedValue, CallableValue):
     def getitem(self, m: Machine, key: Value) -> Value:
         """`list[int]` and so on: an alias of constants, or the class's own method."""
         method = self.lookup(m, "__class_getitem__")
-        if type(self.object).__dict__.get("__getitem__") is not None or method is None:
+        if m.defines(self, "__getitem__"):
             return m.default_getitem(self, key)
+        absent = method is None or method.python_type() is type(None)
+        if absent and self.object is not type:  # which has an alias, and no such method
+            m.throw(TypeError, f"type '{name_in_c(self.object)}' is not subscriptable")
         if self.object.__module__ in ("builtins", "collections", "collections.abc", "typing"):
             if _is_known(key):
                 return m.wrap(self.object[_known(key)], None)
+        if absent:
+            m.stop("builtin", f"type[] of a {key.python_type().__name__}")
         return m.call(method, [key], {})
 
     def has_get(self) -> bool:

@@ -1,6 +1,9 @@
 # ruff: noqa
 """Exceptions: handlers, finally, chaining, re-raising."""
 
+import itertools
+import types
+
 from tests.frontend.corpus.basics import CASES, cases
 
 
@@ -284,6 +287,35 @@ def p_keywords_of_exceptions():
     ):
         try:
             out.append(make())
+        except TypeError as error:
+            out.append(str(error))
+    return out
+
+
+class NotGeneric:
+    __class_getitem__ = None
+
+
+class Meta(type):
+    def __getitem__(cls, key):
+        return key
+
+
+class Subscriptable(metaclass=Meta):
+    __class_getitem__ = None
+
+
+class Generic:
+    def __class_getitem__(cls, key):
+        return cls.__name__, key
+
+
+@cases()
+def p_subscripts_of_classes():
+    out = [Subscriptable[1], Generic[2], list[int], type[int]]
+    for cls in (Kept, NotGeneric, int, OSError, itertools.count, types.SimpleNamespace):
+        try:
+            cls[int]
         except TypeError as error:
             out.append(str(error))
     return out
