@@ -60,6 +60,15 @@ def derives(cls: type, base: type) -> bool:
     return any(each is base for each in cls.__mro__)
 
 
+def hashes_by_code(cls: type) -> bool:
+    """Whether asking for a class in a dict runs code of its metaclass."""
+    meta = type(cls)
+    return meta is not type and any(
+        class_attribute(meta, name) is not class_attribute(type, name)
+        for name in ("__hash__", "__eq__")
+    )
+
+
 # Where a type object keeps tp_getattro and tp_setattro, in pointers.
 _C_SLOTS = {"__getattribute__": 18, "__setattr__": 19, "__delattr__": 19}
 

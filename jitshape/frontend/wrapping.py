@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.frame import Frame
 from jitshape.frontend.generators import GeneratorValue
+from jitshape.frontend.lookup import hashes_by_code
 from jitshape.frontend.sources import Source
 from jitshape.frontend.values.base import (
     BUILDERS,
@@ -69,6 +70,7 @@ class Wrapping:
             if source is not None and value.source is not source and value.source != source:
                 value.seen_again(self, source)
             return value
+        self._refuse_odd_classes(object)
         wrapper = WRAPPERS.get(type(object)) or self.wrapper_of_base(type(object))
         if wrapper is None:
             name = type(object).__qualname__
@@ -79,6 +81,14 @@ class Wrapping:
         if value.remembered:
             self._held[id(object)] = (object, value)
         return value
+
+    def _refuse_odd_classes(self, object: Any) -> None:
+        """Classes are asked for in dicts, which must run no code of the program's."""
+        cls = type(object)
+        if type(cls) is not type and hashes_by_code(cls):
+            self.stop("user_hash", f"a class whose metaclass {type(cls).__name__} compares classes")
+        if cls is not type and issubclass(cls, type) and hashes_by_code(object):
+            self.stop("user_hash", f"a class whose metaclass {cls.__name__} compares classes")
 
     def wrapper_of_base(self, type_: type) -> Callable | None:
         for base in type_.__mro__:

@@ -54,6 +54,7 @@ def make() -> Any:
 @pytest.mark.parametrize("bound", [False, True])
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_makes_a_signature_is_guarded(name: str, bound: bool) -> None:
+    jitshape.reset()
     function = make()
     box = SimpleNamespace(f=MethodType(function, 1) if bound else function)
     compiled = jitshape.compile(lambda x: x + told(box.f))

@@ -25,14 +25,16 @@ from jitshape.frontend.values.classes import (
     StaticMethodValue,
     refuse_finalizer,
 )
-from jitshape.frontend.values.dicts import DictValue
-from jitshape.frontend.values.functions import HANDLERS, BoundMethodValue, FunctionValue
-from jitshape.frontend.values.iterators import DictIterator
+from jitshape.frontend.values.functions import (
+    HANDLERS,
+    BoundMethodValue,
+    FunctionValue,
+    Handler,
+)
 from jitshape.frontend.values.objects import ObjectValue, is_plain_layout
-from jitshape.frontend.values.storage import guard_identity
+from jitshape.frontend.values.storage import PinnedValue, guard_identity
 
 if TYPE_CHECKING:
-    from jitshape.frontend.emit import Emitter
     from jitshape.frontend.machine import Machine
 
 
@@ -218,21 +220,27 @@ SETTERS[object.__dict__["__class__"]] = _set_class
 GETTERS[type.__dict__["__dict__"]] = _class_dict
 
 
-class ProxyValue(DictValue):
-    """A `mappingproxy`: a dict that is only read."""
+class ProxyValue(PinnedValue):
+    """A `mappingproxy`: what it is asked, it asks the dict behind it, whose Value may change."""
 
-    builtin = types.MappingProxyType
-    rebuild = True  # the source is that of the dict
+    def __init__(self, real: types.MappingProxyType, source: Source, mapping: Value) -> None:
+        super().__init__(real, source)
+        self.mapping = mapping
 
-    def __init__(self, real: types.MappingProxyType, behind: dict, text: str) -> None:
-        super().__init__(types.MappingProxyType, behind, Held(behind, text))
-        self.real = real
-
-    def seen_again(self, m: Machine, source: Source) -> None:
-        guard_identity(m, self.real, source)
-
-    def inherits_store(self) -> bool:
+    def is_constant(self) -> bool:
         return False
+
+    def truth(self, m: Machine) -> bool:
+        return self.mapping.truth(m)
+
+    def length(self, m: Machine) -> Value:
+        return self.mapping.length(m)
+
+    def contains(self, m: Machine, item: Value) -> Value:
+        return self.mapping.contains(m, item)
+
+    def getitem(self, m: Machine, key: Value) -> Value:
+        return self.mapping.getitem(m, key)
 
     def setitem(self, m: Machine, key: Value, value: Value) -> None:
         m.throw(TypeError, "'mappingproxy' object does not support item assignment")
@@ -241,10 +249,10 @@ class ProxyValue(DictValue):
         m.throw(TypeError, "'mappingproxy' object does not support item deletion")
 
     def iterate(self, m: Machine) -> Value:
-        return DictIterator(self, "keys")
+        return self.mapping.iterate(m)
 
-    def reconstruct(self, e: Emitter) -> None:
-        e.const(self.real)
+    def compare(self, m: Machine, op: str, other: Value) -> Value:
+        return m.compare(op, self.mapping, other)
 
 
 @wraps(types.MappingProxyType)
@@ -254,15 +262,24 @@ def wrap_proxy(m: Machine, real: types.MappingProxyType, source: Source | None) 
     (behind,) = gc.get_referents(real)
     if not isinstance(behind, dict):
         raise Break("mapping", f"a mappingproxy of a {type(behind).__name__}")
-    return ProxyValue(real, behind, held.text)
+    return ProxyValue(real, held, m.wrap(behind, Held(behind, held.text)))
 
 
 def _register_proxy() -> None:
-    proxy = types.MappingProxyType
-    for name in ("keys", "values", "items", "get", "__getitem__", "__contains__", "__len__"):
-        HANDLERS[getattr(proxy, name)] = HANDLERS[getattr(dict, name)]
-    HANDLERS[proxy.__iter__] = HANDLERS[dict.__iter__]
-    HANDLERS[proxy.copy] = HANDLERS[dict.copy]
+    for name in ("keys", "values", "items", "get", "copy", "__reversed__"):
+        HANDLERS[getattr(types.MappingProxyType, name)] = _asking(name)
+    for name in ("__getitem__", "__contains__", "__len__", "__iter__"):
+        HANDLERS[getattr(types.MappingProxyType, name)] = _asking(name)
+
+
+def _asking(name: str) -> Handler:
+    """A method of a proxy: that of the dict, found on its class."""
+
+    def handler(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        proxy: Any = args[0]
+        return m.call(proxy.mapping.getattr(m, name), args[1:], kwargs)
+
+    return handler
 
 
 _register_proxy()
