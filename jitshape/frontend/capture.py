@@ -164,6 +164,7 @@ def capture(
     _evalframe.push_bypass()
     try:
         machine, outcome = trace(make, break_at)
+        machine.ambient.guard_memory(machine)
         ambient = machine.ambient.changes()
     finally:
         state.restore()

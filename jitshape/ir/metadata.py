@@ -18,6 +18,7 @@ from jitshape.ir.ops.registry import OPS
 from jitshape.ir.plain_ops import other_memory, show
 from jitshape.ir.strides import row_major
 from jitshape.ir.symbolic_tensor import SymbolicTensor
+from jitshape.ir.symint import Size
 from jitshape.ir.symnode import to_torch
 from jitshape.ir.trace import Trace, intercept
 from jitshape.ir.types import numel
@@ -39,7 +40,7 @@ def resize_(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     target, sizes = args[0], [trace.unwrap(s) for s in args[1]]
     old, env = target.value.type, trace.env
     shape = tuple(sizes)
-    if old.shape == shape:
+    if _is_shape(env, old.shape, shape):
         return target
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         raise other_memory("a tensor that is resized to another memory format")
@@ -53,6 +54,15 @@ def resize_(trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
         made = torch.empty(torch_sizes, dtype=old.dtype, device=old.device)
     assert made.value.type == fresh(shape, old.dtype, old.device)
     return show(trace, target, made)
+
+
+def _is_shape(env: Any, old: tuple[Size, ...], new: tuple[Size, ...]) -> bool:
+    """Whether both are the same, by facts; then nothing happens, and nobody sees a write."""
+    if len(old) != len(new):
+        return False
+    pairs = list(zip(old, new))
+    alike = all(env.actual(a) == env.actual(b) for a, b in pairs)
+    return alike and all(env.equal(a, b) for a, b in pairs)
 
 
 @intercept(aten.resize_as_.default)

@@ -12,9 +12,10 @@ from typing import Any
 from jitshape.errors import DataDependent
 from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value, tensor_type
-from jitshape.ir.strides import is_dense, less
+from jitshape.ir.ops.registry import OPS
+from jitshape.ir.strides import end_of, is_dense, less
 from jitshape.ir.symint import Size
-from jitshape.ir.types import TensorType, numel
+from jitshape.ir.types import TensorType
 
 _CLONE = "Please clone() the tensor before performing the operation."
 
@@ -54,6 +55,24 @@ def check_arguments(env: Any, arguments: Iterable[TensorType]) -> None:
             )
 
 
+def check_inside(env: Any, source: Value, seen: TensorType) -> None:
+    """What lies beside an argument in its storage is nothing that the graph gets or gives back."""
+    root = source
+    while root.node is not None and (found := OPS.get(root.node.op)) is not None:
+        if found.family not in ("view", "inplace"):
+            return
+        root = found.alias(root.node.args)
+    own = tensor_type(root)
+    a, b = own.dtype.itemsize, seen.dtype.itemsize
+    inside = env.evaluate(compare("le", own.offset * a, seen.offset * b))
+    if not inside or not env.evaluate(compare("le", end_of(seen) * b, end_of(own) * a)):
+        raise DataDependent(
+            "a view that reaches beyond the argument that it was made from",
+            because="the memory beside it may be another argument's, or nobody's",
+            avoid="give the function the larger tensor",
+        )
+
+
 def _is_apart(env: Any, target: TensorType) -> bool:
     """Whether each element is shown once, which eager does not ask where no stride is 0."""
     rows = list(zip(target.shape, target.strides))
@@ -74,20 +93,38 @@ def _is_apart(env: Any, target: TensorType) -> bool:
     return True
 
 
-def check_partial_overlap(env: Any, target: Value, operand: Any) -> None:
+def check_partial_overlap(env: Any, target: Value, operand: Value) -> None:
     """An operand that is neither the tensor written nor apart from it cannot be read."""
-    if type(operand) is not Value or operand.storage is not target.storage:
+    if operand.storage is not target.storage:
         return
     a, b = tensor_type(target), tensor_type(operand)
     if (a.shape, a.strides, a.offset) == (b.shape, b.strides, b.offset):
         return
-    if not all(is_dense(env, t.shape, t.strides) for t in (a, b)):
-        return
-    a_end, b_end = (t.offset + numel(t.shape) for t in (a, b))
-    apart = env.evaluate(compare("le", a_end, b.offset))
-    if apart or env.evaluate(compare("le", b_end, a.offset)):
+    if not all(is_dense(env, t.shape, t.strides) for t in (a, b)) or _lie_apart(env, a, b):
         return
     raise RuntimeError(
         "unsupported operation: some elements of the input tensor and the written-to tensor refer "
         f"to a single memory location. {_CLONE}"
+    )
+
+
+def check_no_overlap(env: Any, target: Value, operand: Value) -> None:
+    """An operand of a write to chosen places, in the memory of the tensor written: eager refuses
+    some of these ops, and others read what they have written before."""
+    if operand.storage is not target.storage:
+        return
+    if not _lie_apart(env, tensor_type(target), tensor_type(operand)):
+        raise DataDependent(
+            "a write to chosen places that reads the tensor that it writes",
+            because="the order of reads and writes decides the result",
+            avoid=_CLONE,
+        )
+
+
+def _lie_apart(env: Any, a: TensorType, b: TensorType) -> bool:
+    """Whether one of two tensors in one storage ends before the other begins."""
+    rows = [(t.offset * t.dtype.itemsize, end_of(t) * t.dtype.itemsize) for t in (a, b)]
+    (a_start, a_end), (b_start, b_end) = rows
+    return env.evaluate(compare("le", a_end, b_start)) or env.evaluate(
+        compare("le", b_end, a_start)
     )

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from jitshape.errors import DataDependent
+from jitshape.ir.graph import values_in
 from jitshape.ir.ops.externs import extern_types
 from jitshape.ir.ops.families import check_written, preserved
+from jitshape.ir.overlap import check_no_overlap
 
 Handler = Callable[[Any, Any, tuple, dict[str, Any]], Any]
 ON_COPIES = "jitshape.on_copies.default"
@@ -123,6 +125,8 @@ def _into(pure: Any, trace: Any, func: Any, args: tuple, kwargs: dict[str, Any])
     given = {a.name: x for a, x in zip(arguments, args)} | kwargs
     targets = [given[a.name] for a in arguments if _is_write(a)]
     outs = {a.name for a in arguments if a.is_out}
+    if not outs:
+        _check_operands(trace, targets, [x for a, x in zip(arguments, args) if not _is_write(a)])
     with trace:
         results = pure(**{name: x for name, x in given.items() if name not in outs})
         results = results if isinstance(results, (tuple, list)) else (results,)
@@ -135,6 +139,13 @@ def _into(pure: Any, trace: Any, func: Any, args: tuple, kwargs: dict[str, Any])
         return None
     count = len(func._schema.returns)
     return targets[0] if count == 1 else tuple(targets[:count])
+
+
+def _check_operands(trace: Any, targets: Sequence[Any], operands: Sequence[Any]) -> None:
+    """Nothing is read that is written: what comes of it is known to ATen alone."""
+    for target in values_in(list(map(trace.unwrap, targets))):
+        for operand in values_in(list(map(trace.unwrap, operands))):
+            check_no_overlap(trace.env, target, operand)
 
 
 def _flat(tree: Sequence[Any]) -> list[Any]:

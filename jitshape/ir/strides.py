@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from jitshape.ir.conditions import compare
-from jitshape.ir.symint import Algebra, IntExpr, Size
-from jitshape.ir.types import TensorType, contiguous_strides
+from jitshape.ir.symint import Algebra, IntExpr, Size, sym_min
+from jitshape.ir.types import TensorType, contiguous_strides, numel
 
 Shape = tuple[Size, ...]
 Layout = tuple[Shape, Shape]  # (shape, strides)
@@ -385,3 +385,11 @@ def _runs(shape: Shape, strides: Shape) -> list[tuple[Size, Size]]:
         else:
             runs.append((size, stride))
     return runs
+
+
+def end_of(type_: TensorType) -> Size:
+    """One past the last element in the storage (its start, for a tensor without elements)."""
+    reach: Size = 1
+    for size, stride in zip(type_.shape, type_.strides):
+        reach = reach + (size - 1) * stride
+    return type_.offset + reach * sym_min(numel(type_.shape), 1)

@@ -397,7 +397,7 @@ def _resolve(func: Any) -> plain_ops.Handler:
             return handler
     definition = OPS.get(str(func))
     if definition is not None:
-        return partial(_written if definition.mutates else _block, definition)
+        return partial(_written if definition.mutates else block, definition)
     if _is_composite(func):
         return _decomposed
     return plain_ops.resolve(func)
@@ -430,7 +430,7 @@ def family(start: str) -> Callable[[plain_ops.Handler], plain_ops.Handler]:
     return register
 
 
-def _block(definition: OpDef, trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+def block(definition: OpDef, trace: Trace, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     values = [trace.unwrap(a) for a in args]
     if kwargs:
         kwargs = {key: trace.unwrap(a) for key, a in kwargs.items()}

@@ -90,7 +90,25 @@ def twice(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x * 1
 
 
-@pytest.mark.parametrize("program", [written, turned, twice])
+def written_in_part(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.set_(y.clone())
+    x[0] = 5
+    return x * 2
+
+
+def a_view(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    z = (x * 2).unsqueeze(0)
+    z.data = y
+    return z, x
+
+
+def moved_before(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    z = x.sum(0).unsqueeze_(0)
+    z.set_(y.clone())
+    return z
+
+
+@pytest.mark.parametrize("program", [written, turned, twice, written_in_part, a_view, moved_before])
 def test_is_left_to_eager(program: Any) -> None:
     check_memory(program, make, make, breaks=1)
 

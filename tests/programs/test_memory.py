@@ -20,6 +20,9 @@ REAL = {
     "same width": lambda x: (x.view(torch.int32).add_(1), x),
     "narrower": lambda x: (x.view(torch.int16)[:, 0].fill_(5), x),
     "wider": lambda x: (x.view(torch.float64).mul_(2), x),
+    "windows of narrower ones": lambda x: (x.view(torch.int16).unfold(1, 2, 2).add_(1), x),
+    "windows of bytes, read": lambda x: (x[1:].view(torch.uint8).unfold(0, 2, 1), x.mul_(2)),
+    "a written row of a new tensor": lambda x: (x + x)[1:].add_(1),
     "narrower result": lambda x: ((y := x * 2).view(torch.int16), y),
     "diagonal": lambda x: (x.diagonal(1).neg_(), x.mul_(2)),
     "transposed pieces": lambda x: [row.add_(i) for i, row in enumerate(x.t().split(2))],
@@ -47,6 +50,7 @@ REAL = {
     "refilled rows": lambda x: (x[0].uniform_(), x[1].normal_(), torch.rand(2) + x[0, :2]),
 }
 COMPLEX = {
+    "windows of the real parts": lambda x: (torch.view_as_real(x[1:]).unfold(1, 2, 2).neg_(), x),
     "real part": lambda x: (x.real.add_(1), x),
     "imaginary part": lambda x: x.imag.mul_(2),
     "row of the real part": lambda x: ((y := x * 2).real[0].fill_(3.0), y),
@@ -83,6 +87,7 @@ SHOWN_OTHERWISE = {
     "a dimension less": lambda x: (x.unsqueeze_(1), x.squeeze_(1), x),
     "a window": lambda x: x.as_strided_((2, 3), (6, 1), 1).add_(1),
     "fewer elements": lambda x: x.resize_(2, 3),
+    "the same size": lambda x: (x.sum(0).resize_(6), (x + 1).resize_as_(x)),
     "a view beside it": lambda x: (x[0], x.t_(), x),
     "new, transposed": lambda x: (x * 2).t_().add_(1),
     "new, resized": lambda x: torch.empty(0).resize_(x.shape).copy_(x),
@@ -223,3 +228,33 @@ def test_a_copy_of_a_piece_has_memory_of_its_own_size() -> None:
     check_memory(copied, make)
     compiled = jitshape.compile(copied)
     assert compiled(*make()).untyped_storage().nbytes() == 32
+
+
+BY_THE_ORDER = {
+    "masked_scatter_ of itself": lambda x, i: x.masked_scatter_(x > 0, x),
+    "index_add_ of its rows": lambda x, i: x.index_add_(0, i, x[1:3]),
+    "index_copy_ of its rows": lambda x, i: x.index_copy_(0, i, x[:2]),
+    "index_put_ of its rows": lambda x, i: x.index_put_((i,), x[:2]),
+    "put_ of its elements": lambda x, i: x.put_(i, x[0, :2]),
+    "scatter_ of itself": lambda x, i: x.scatter_(0, i.expand(6, 2).t(), x),
+}
+
+
+@pytest.mark.parametrize("name", BY_THE_ORDER)
+def test_writes_that_read_what_they_write(name) -> None:
+    """ATen refuses them, or its order of reads and writes decides: they are left to it."""
+    program = BY_THE_ORDER[name]
+    makes = [lambda n=n: [torch.randn(n, 6), torch.tensor([1, 0])] for n in (4, 5)]
+    check_memory(lambda x, i: (x, program(x, i)), *makes, breaks=None)
+    assert any("reads the tensor" in r for r in jitshape.stats()["details"]["break_reasons"])
+
+
+def test_a_view_beyond_its_argument() -> None:
+    """What lies beside an argument may be another's: it is read and written by eager."""
+
+    def f(x):
+        y = x.as_strided((2, 2), (2, 1), 1)
+        return y.mul_(y)
+
+    check_memory(f, *(lambda n=n: [torch.arange(3.0 * n)[n:]] for n in SIZES), breaks=None)
+    assert jitshape.stats()["graph_breaks"] >= 1

@@ -85,8 +85,41 @@ PAIRS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "part": lambda a, b: a[:2].copy_(b[:2]),
     "chosen": lambda a, b: a.__setitem__(b > 0, 3),
     "scattered": lambda a, b: a.masked_scatter_(b > 1, b.clone()),
+    "scattered itself": lambda a, b: a.masked_scatter_(b > 1, b),
+    "placed": lambda a, b: a.index_copy_(0, torch.tensor([1, 0]), b[:2]),
+    "put": lambda a, b: a.index_put_((torch.tensor([1, 0]),), b[:1], accumulate=True),
     "sum": lambda a, b: a + b,
     "stacked": lambda a, b: torch.cat([a, b]),
+}
+
+
+def _give(a: torch.Tensor, b: torch.Tensor) -> None:
+    a.data = b
+
+
+def _give_clone(a: torch.Tensor, b: torch.Tensor) -> None:
+    a.data = b.clone()
+
+
+def _as_large(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.numel() < b.numel():  # what it would show then is anybody's
+        raise RuntimeError
+    return a.resize_as_(b)
+
+
+MEMORY: dict[str, Callable] = {
+    "given": _give,
+    "given a clone": _give_clone,
+    "set": lambda a, b: a.set_(b),
+    "set a clone": lambda a, b: a.set_(b.clone()),
+    "as large": _as_large,
+    "longer": lambda t: t.resize_(t.shape[0] + 1).zero_(),
+    "of the same size": lambda t: t.resize_(t.shape),
+    "itself": lambda t: t,
+    "version": lambda t: torch.tensor(t._version),
+    "offset": lambda t: torch.tensor(t.storage_offset()),
+    "shares": lambda a, b: torch.tensor(a.data_ptr() == b.data_ptr()),
+    "is base": lambda a, b: torch.tensor(a._base is b),
 }
 Step = tuple[Callable, int, int]
 PLACE = st.integers(0, 9)
@@ -98,7 +131,8 @@ def _steps(*tables: dict[str, Callable]) -> st.SearchStrategy[Step]:
     return st.one_of(*choices)
 
 
-STEPS = st.lists(_steps(VIEWS, VIEWS, WRITES, WRITES, PURE, PAIRS), min_size=2, max_size=10)
+TABLES = (VIEWS, VIEWS, WRITES, WRITES, PURE, PAIRS, MEMORY)
+STEPS = st.lists(_steps(*TABLES), min_size=2, max_size=10)
 
 
 def program(steps: Sequence[Step], results: Sequence[int]) -> Callable:

@@ -22,6 +22,7 @@ from jitshape.frontend.torchside.natives import (
     tells_state,
 )
 from jitshape.frontend.values.base import Value
+from jitshape.ir.uninitialised import asks_for_filling, fills
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
@@ -84,6 +85,13 @@ class AmbientState:
             self.guard(m, "default_device")
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             self.guard(m, "autocast")
+
+    def guard_memory(self, m: Machine) -> None:
+        """Whether memory that nobody has written is filled, where the graph makes such."""
+        if asks_for_filling(m.tracer.trace.graph.nodes):
+            self.guard(m, "deterministic")
+            if self.seen["deterministic"]:
+                m.guard(None, Remembers(f"{fills.__name__}()", fills(), fills, (), ()))
 
     def call(self, m: Machine, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A call of a tabled function."""

@@ -14,7 +14,10 @@ import torch
 from jitshape.frontend.builtins_.registry import is_none
 from jitshape.frontend.torchside.tensors import MODELS, TensorValue, call_native
 from jitshape.frontend.values.base import CLOCK, Break, Restart, Value
+from jitshape.ir.graph import Graph
 from jitshape.ir.metadata import give_memory
+from jitshape.ir.passes.functionalize import written_values
+from jitshape.ir.passes.view_steps import viewed_values
 from jitshape.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 class GivenMemory(Value):
     """`owner` shows the memory of `value`; `by_set`: by `set_`, which autograd sees."""
 
-    def __init__(self, owner: TensorValue, value: TensorValue, by_set: bool) -> None:
+    def __init__(self, graph: Graph, owner: TensorValue, value: TensorValue, by_set: bool) -> None:
+        self.graph, self.start = graph, len(graph.nodes)
         self.owner, self.value, self.by_set = owner, value, by_set
         self.made_at = CLOCK.step()
         self.shown, self.geometry = owner.tensor.value, _geometry(value.tensor.value.type)
@@ -36,7 +40,7 @@ class GivenMemory(Value):
     def write_back(self, e: Emitter) -> None:
         """Reads the objects as they are at the end."""
         moved = _geometry(self.value.tensor.value.type) != self.geometry
-        if moved or self.owner.tensor.value is not self.shown:
+        if moved or self.owner.tensor.value is not self.shown or self._is_written():
             cause = Break("tensor_attribute", "a tensor that was given other memory is written")
             raise Restart(self.made_at or 0, cause)
         if self.by_set:
@@ -46,6 +50,11 @@ class GivenMemory(Value):
             e.value(self.value)
             e.value(self.owner)
             e.store_attr("data")
+
+    def _is_written(self) -> bool:
+        """Whether the program has written through the owner since."""
+        targets = written_values(self.graph.nodes[self.start :])
+        return any(self.shown in viewed_values(target) for target in targets)
 
 
 def _geometry(type_: TensorType) -> tuple:
@@ -59,6 +68,11 @@ def give(m: Machine, tensor: TensorValue, value: Value, by_set: bool) -> None:
     trace = m.tracer.trace
     own, other = tensor.tensor, value.tensor
     if trace.argument(own) is None:
+        storage, graph = own.value.storage, trace.graph
+        changed = any(v.storage is storage for v in (*graph.moved, *written_values(graph.nodes)))
+        if changed or own._is_view():
+            reason = "a view, or a tensor that was written, is given other memory"
+            raise Break("tensor_attribute", reason)
         call_native(m, torch.Tensor.set_ if by_set else give_memory, [tensor, value])
         return
     known = any(slot.owner is tensor for slot in m.tracer.given_memory)
@@ -69,7 +83,7 @@ def give(m: Machine, tensor: TensorValue, value: Value, by_set: bool) -> None:
     m.mutated(tensor)
     with torch.no_grad():
         m.tracer.run(give_memory, [own, other], {})
-    slot = GivenMemory(tensor, value, by_set)
+    slot = GivenMemory(trace.graph, tensor, value, by_set)
     m.tracer.given_memory.append(slot)
     m.effects.touch(slot)
 

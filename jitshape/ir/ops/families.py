@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from jitshape.ir.conditions import compare
-from jitshape.ir.graph import Node, Value, tensor_type
+from jitshape.ir.graph import Node, Value, tensor_type, values_in
 from jitshape.ir.ops.registry import op
-from jitshape.ir.overlap import check_internal_overlap, check_partial_overlap
+from jitshape.ir.overlap import check_internal_overlap, check_no_overlap, check_partial_overlap
 from jitshape.ir.strides import Shape, broadcast, elementwise_strides, preserved_strides, row_major
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
@@ -370,9 +370,11 @@ class InPlace:
         target = tensor_type(x)
         check_written(env, target, result)
         check_internal_overlap(env, target)
-        if pure.family == "pointwise":
-            for operand in args:
+        for operand in values_in((args, kwargs)):
+            if pure.family == "pointwise":
                 check_partial_overlap(env, x, operand)
+            elif pure.family in ("index", "extern"):
+                check_no_overlap(env, x, operand)
         return target
 
 

@@ -13,6 +13,7 @@ import torch
 from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
 from jitshape.ir.ops.families import require, require_shape, see, view, wrap_dim
+from jitshape.ir.overlap import check_inside
 from jitshape.ir.strides import same, view_strides
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import TensorType, numel
@@ -360,6 +361,9 @@ def _named_dims(rank: int, dims: Any) -> set[int]:
 
 @view("aten.as_strided.default")
 class AsStrided:
+    def check(env, x, size, stride, storage_offset=None):
+        check_inside(env, x, see(x, size, stride, storage_offset))
+
     def type(env, x, size, stride, storage_offset=None):
         return see(x, size, stride, storage_offset)
 

@@ -17,7 +17,7 @@ another output says so (`Alias`, `OutputAlias`), except gradients, which only sh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,9 +37,9 @@ from jitshape.ir.ops.registry import OPS, OpDef
 from jitshape.ir.passes import FUNCTIONAL, graph_pass
 from jitshape.ir.passes.view_steps import Step, geometry_step, replay, scatter, steps_of, traits_of
 from jitshape.ir.rewrite import Rewriter, rewriting
-from jitshape.ir.strides import same_layout
+from jitshape.ir.strides import end_of, same_layout
 from jitshape.ir.symint import Size, sym_max, sym_min
-from jitshape.ir.types import TensorType, numel
+from jitshape.ir.types import TensorType
 
 
 @graph_pass(provides={FUNCTIONAL})
@@ -64,15 +64,22 @@ def written_arguments(definition: OpDef | None, args: Sequence[Any]) -> dict[int
     return {0: 0} if definition.mutates else {}
 
 
+def written_values(nodes: Iterable[Node]) -> Iterator[Value]:
+    """What `nodes`, not functional yet, write to."""
+    for node in nodes:
+        for position in written_arguments(OPS.get(node.op), node.args):
+            target: Any = node.args[position] if position < len(node.args) else None
+            if isinstance(target, Value):
+                yield target
+
+
 def written_outside(nodes: Iterable[Node]) -> bool:
     """Whether one of `nodes`, not functional yet, writes to memory that none of them made."""
     own: set[Storage | None] = set()
     for node in nodes:
         definition = OPS.get(node.op)
-        for position in written_arguments(definition, node.args):
-            target: Any = node.args[position] if position < len(node.args) else None
-            if isinstance(target, Value) and target.storage not in own:
-                return True
+        if any(target.storage not in own for target in written_values([node])):
+            return True
         if definition is None or definition.family != "view":
             own.update(out.storage for out in node.outs)
     return False
@@ -98,9 +105,8 @@ class _Plan:
 
     def _note(self, node: Node) -> None:
         definition = OPS.get(node.op)
-        for position in written_arguments(definition, node.args):
-            target = node.args[position] if position < len(node.args) else None
-            if isinstance(target, Value) and target.storage is not None:
+        for target in written_values([node]):
+            if target.storage is not None:
                 self.written.add(target.storage)
                 if target in self.spread:
                     self.flat.add(target.storage)
@@ -136,6 +142,12 @@ class _Window:
     version: int = -1
 
 
+def _in_units(type_: TensorType, other: TensorType) -> Size:
+    """The offset of `other`, in elements of `type_`."""
+    a, b = other.dtype.itemsize, type_.dtype.itemsize
+    return other.offset * (a // b) if a >= b else other.offset // (b // a)
+
+
 def _identity(value: Value) -> Step:
     return Step("", (), {}, tensor_type(value))
 
@@ -145,6 +157,7 @@ class _Functionalizer:
         self.g, self.plan = g, plan
         self.memories: dict[Storage, _Memory] = {}
         self.windows: dict[Value, _Window] = {}
+        self.recasts: dict[tuple, Value] = {}  # by storage and dtype, all of a flat memory
         self.writes: Counter[Value] = Counter()  # by the value whose version counter moves
         self.moves = Counter(_counted(value) for value in g.graph.moved)
 
@@ -178,7 +191,7 @@ class _Functionalizer:
         """One buffer of everything from the first to the last element of `covered`, taken from
         the storage of `source`.  A caller's memory is copied, so that offsets in the buffer count
         from its own start."""
-        start, end = covered.offset, _end(covered)
+        start, end = covered.offset, end_of(covered)
         flat = TensorType((end - start,), (1,), covered.dtype, covered.device, offset=start)
         args = (source, [end - start], [1], start)
         base = self.g.emit("aten.as_strided.default", args, {}, flat)
@@ -190,6 +203,22 @@ class _Functionalizer:
         step = geometry_step(tensor_type(value), memory.root.offset)
         self.windows[value] = _Window(memory, None, step)
 
+    def add_recast_window(self, node: Node, value: Value, memory: _Memory) -> None:
+        """`value`, a plain piece of a flat memory in a dtype that is no wider than the memory's."""
+        own, root = tensor_type(value), memory.root
+        ratio = root.dtype.itemsize // own.dtype.itemsize
+        traits = traits_of(value)
+        if not ratio or traits is None or not {"detach", "data"}.issuperset(traits):
+            raise NotImplementedError(f"a write through {node.op}")
+        (count,), start = root.shape, root.offset * ratio
+        key = value.storage, own.dtype
+        if key not in self.recasts:
+            whole = TensorType((count * ratio,), (1,), own.dtype, own.device, start)
+            made = self.recasts[key] = Value("recast", whole, value.storage)
+            step = Step("aten.view.dtype", (own.dtype,), {}, whole)
+            self.windows[made] = _Window(memory, None, step)
+        self.windows[value] = _Window(memory, self.recasts[key], geometry_step(own, start))
+
     # ---- reading and writing
 
     def read(self, value: Any) -> Any:
@@ -200,8 +229,10 @@ class _Functionalizer:
         memory = window.memory
         if window.version != memory.version or window.current is None:
             source = memory.base if window.source is None else self.read(window.source)
-            origin = memory.root if window.source is None else window.source.type
-            offset = window.step.type.offset - origin.offset + source.type.offset
+            origin = memory.root if window.source is None else tensor_type(window.source)
+            type_ = window.step.type
+            moved = _in_units(type_, tensor_type(source)) - _in_units(type_, origin)
+            offset = type_.offset + moved
             window.current = replay(self.g, source, window.step, offset)
             window.current.requires_grad |= value.requires_grad
             window.version = memory.version
@@ -265,7 +296,7 @@ class _Functionalizer:
             if self.is_geometry(node, out, memory):
                 self.add_flat_window(out, memory)
             elif steps is None:
-                raise NotImplementedError(f"a write through {node.op}")
+                self.add_recast_window(node, out, memory)
             else:
                 source = OPS[node.op].alias(node.args)
                 self.windows[out] = _Window(memory, source, steps[index])
@@ -387,8 +418,9 @@ class _Functionalizer:
                     groups.setdefault(value.storage, []).append(place)
         for storage, places in groups.items():
             base = owners.get(storage)
-            alone = base is None and len({outputs[place] for place in places}) == 1
-            if alone or storage not in self.plan.roots:
+            if storage not in self.plan.roots:
+                continue
+            if base is None and self.is_alone([outputs[place] for place in places]):
                 continue
             root = tensor_type(self.plan.roots[storage])
             if base is None:
@@ -403,6 +435,16 @@ class _Functionalizer:
                 if traits is not None:
                     outputs[place] = OutputAlias(base, value.type, value.requires_grad, traits)
         return hidden
+
+    def is_alone(self, values: Sequence[Value]) -> bool:
+        """Whether a result can do without the rest of its memory: written content has a place of
+        its own, which is where it lies only if it is the first."""
+        first = values[0]
+        assert first.storage is not None
+        if any(value is not first for value in values):
+            return False
+        start = tensor_type(self.plan.roots[first.storage]).offset
+        return first.storage not in self.plan.written or tensor_type(first).offset == start
 
     def hidden_owners(self, outputs: list[Any]) -> list[Value]:
         """Differentiated values that the program does not return, but views of them."""
@@ -461,18 +503,10 @@ def functional_form(definition: OpDef) -> str:
 
 def _span(types: list[TensorType]) -> TensorType:
     """A flat tensor from the first to the last element of all `types`."""
-    start, end = types[0].offset, _end(types[0])
+    start, end = types[0].offset, end_of(types[0])
     for type_ in types[1:]:
-        start, end = sym_min(start, type_.offset), sym_max(end, _end(type_))
+        start, end = sym_min(start, type_.offset), sym_max(end, end_of(type_))
     return TensorType((end - start,), (1,), types[0].dtype, types[0].device, start)
-
-
-def _end(type_: TensorType) -> Size:
-    """One past the last element in the storage (its start, for a tensor without elements)."""
-    reach: Size = 1
-    for size, stride in zip(type_.shape, type_.strides):
-        reach = reach + (size - 1) * stride
-    return type_.offset + reach * sym_min(numel(type_.shape), 1)
 
 
 def _covers(value: Value, root: TensorType) -> bool:

@@ -7,7 +7,7 @@ the elements of `source`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,6 +69,16 @@ def geometry_step(type_: TensorType, start: Any) -> Step:
     """`type_` as a window of a flat buffer whose first element lies at `start`."""
     args = (list(type_.shape), list(type_.strides), type_.offset - start)
     return Step("aten.as_strided.default", args, {}, type_)
+
+
+def viewed_values(value: Value) -> Iterator[Value]:
+    """`value`, what it views, what that views, and so on."""
+    yield value
+    while value.node is not None and (found := OPS.get(value.node.op)) is not None:
+        if found.family not in ("view", "inplace"):
+            break
+        value = found.alias(value.node.args)
+        yield value
 
 
 _IDENTITIES = {"aten.detach.default": "detach", "aten.alias.default": "data"}
