@@ -189,6 +189,66 @@ def keep_times(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
 
 scaled.register_autograd(lambda ctx, g: (g * SCALE * ctx.times, None), setup_context=keep_times)
 
+
+@torch.library.custom_op("jitshape_tests::mixed", mutates_args=())
+def mixed(
+    xs: list[torch.Tensor], y: torch.Tensor, times: float = 2.0, *, plus: float = 1.0
+) -> list[torch.Tensor]:
+    return [sum(xs) * y, *(x * times + plus for x in xs)]
+
+
+@mixed.register_fake
+def _(xs: Any, y: Any, times: float = 2.0, *, plus: float = 1.0) -> Any:
+    return [torch.empty_like(x) for x in (y, *xs)]
+
+
+def keep_mixed(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
+    xs, y, ctx.times = inputs
+    assert type(xs) is type(output) is list and keyword_only_inputs["plus"] > 0
+    ctx.save_for_backward(*xs, y)
+
+
+def mixed_gradients(ctx: Any, tangents: list[torch.Tensor]) -> Any:
+    g, *gs = tangents
+    *xs, y = ctx.saved_tensors
+    needs, of_y, *rest = ctx.needs_input_grad
+    given = [g * y + h * ctx.times if need else None for need, h in zip(needs, gs)]
+    return given, g * sum(xs) if of_y else None, *[None for _ in rest]
+
+
+mixed.register_autograd(mixed_gradients, setup_context=keep_mixed)
+OPS = torch.ops.jitshape_tests
+
+CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "by name": lambda x, y: OPS.scaled(x=x * y, times=3.0),
+    "a default": lambda x, y: OPS.scaled(x * y, 2.0),
+    "a list": lambda x, y: mixed([x, x * 2], y),
+    "a tuple": lambda x, y: OPS.mixed((x,), y, 3.0),
+    "by name only": lambda x, y: mixed([x, y], y=y * 2, plus=4.0),
+    "some without grad": lambda x, y: mixed([x, y.detach()], y.detach(), times=0.5),
+}
+
+
+@pytest.mark.parametrize("how", CALLS)
+def test_arguments_of_ops(how: str) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        found = CALLS[how](x, y)
+        rows = found if isinstance(found, list) else [found]
+        return sum((row * (n + 2)).sum() for n, row in enumerate(rows))
+
+    jitshape.reset()
+    compiled = jitshape.compile(f, fullgraph=True)
+    for size in (3, 4, 6):
+        found = []
+        for call in (f, compiled):
+            x, y = (torch.arange(1.0, size + 1).requires_grad_() for _ in range(2))
+            result = call(x, y)
+            result.backward()
+            found.append([result, x.grad, y.grad])
+        torch.testing.assert_close(*found)
+    assert jitshape.stats()["compiles"] == 2
+
+
 CHANGES: dict[str, tuple[Callable, Callable[[], None], Callable[[], None]]] = {
     "a global in forward": (
         lambda x: InForward.apply(x),

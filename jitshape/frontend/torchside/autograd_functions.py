@@ -1,4 +1,4 @@
-"""`torch.autograd.Function` of the user's, and custom ops with a formula for autograd.
+"""`torch.autograd.Function` of the user's.
 
 In: `apply(*args)` of such a class.  Out: what its forward returns, run by the machine inside of a
 real Function on symbolic tensors, so that autograd does the rest (tensors that are written or not
@@ -14,12 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._library.custom_ops import OPDEFS, CustomOpDef
 
 from jitshape.frontend.builtins_.registry import is_none, models
-from jitshape.frontend.sources import Held, InstanceDict, Key
 from jitshape.frontend.torchside.called_back import CalledBack
-from jitshape.frontend.torchside.tensors import DECLARED_OPS, TensorValue, call_native, from_real
+from jitshape.frontend.torchside.tensors import TensorValue, from_real
 from jitshape.frontend.values.base import CLOCK, Break, Restart, Value
 from jitshape.frontend.values.classes import ClassValue
 from jitshape.frontend.values.sequences import TupleValue
@@ -113,16 +111,13 @@ class FunctionCall(CalledBack):
             raise self.refuse("is needed in a transform of torch.func")
         tensors = [a.tensor for a in self.args if isinstance(a, TensorValue)]
         found = m.tracer.run(_Called.apply, [self, *tensors], {})
-        results = [r if isinstance(r, Value) else from_real(m, r) for r in found]
-        return results[0] if self.is_single else m.new_tuple(results)
+        return self.returned([r if isinstance(r, Value) else from_real(m, r) for r in found])
 
     # ---- called by autograd
 
     def forward(self, real: Any) -> tuple[Any, ...]:
         self.real = real
-        returned = self.forward_values(self.context)
-        self.is_single = not isinstance(returned, TupleValue)
-        items = returned.items if isinstance(returned, TupleValue) else [returned]
+        items = self.results(self.forward_values(self.context))
         outputs = [item.tensor if isinstance(item, TensorValue) else item for item in items]
         given = {id(a.tensor) for a in self.args if isinstance(a, TensorValue)}
         for output in outputs:
@@ -151,11 +146,11 @@ class FunctionCall(CalledBack):
         m, self.real = self.machine, real
         values = [m.const(None) if g is None else from_real(m, g) for g in gradients]
         try:
-            result = self.run(lambda: m.call(self.formula(), [self.context, *values], {}))
+            given = self.tangents(values)
+            result = self.run(lambda: m.call(self.formula(), [self.context, *given], {}))
         finally:
             self.real = None
-        items = list(result.items) if isinstance(result, TupleValue) else [result]
-        found = self._checked(items)
+        found = self._checked(self.gradients(result))
         self.check_dependence(gradients, found)
         return found
 
@@ -181,6 +176,29 @@ class FunctionCall(CalledBack):
             raise self.refuse(reason)
         raise Restart(self.step, self.refuse(reason))
 
+    # ---- how the program sees what autograd has in one row each
+
+    def results(self, returned: Value) -> list[Value]:
+        """What forward returned."""
+        self.is_single = not isinstance(returned, TupleValue)
+        return list(returned.items) if isinstance(returned, TupleValue) else [returned]
+
+    def returned(self, results: list[Value]) -> Value:
+        """What the call returns."""
+        return results[0] if self.is_single else self.machine.new_tuple(results)
+
+    def tangents(self, values: list[Value]) -> list[Value]:
+        """What the formula is given."""
+        return values
+
+    def gradients(self, result: Value) -> list[Value]:
+        """What the formula gave."""
+        return list(result.items) if isinstance(result, TupleValue) else [result]
+
+    def flags(self, values: list[Value]) -> Value:
+        """`needs_input_grad`."""
+        return self.machine.new_tuple(values)
+
     # ---- what the context tells
 
     def needs_gradient(self, m: Machine) -> Value:
@@ -188,7 +206,7 @@ class FunctionCall(CalledBack):
             raise self.refuse("reads needs_input_grad at another time")
         flags = iter(self.real.needs_input_grad[1:])
         tensors = [isinstance(a, TensorValue) for a in self.args]
-        return m.new_tuple([m.const(bool(is_tensor and next(flags))) for is_tensor in tensors])
+        return self.flags([m.const(bool(is_tensor and next(flags))) for is_tensor in tensors])
 
     def saved(self, m: Machine) -> Value:
         if self.real is None:
@@ -258,46 +276,3 @@ def apply(m: Machine, cls: Value, *args: Value) -> Value:
 
     call = FunctionCall(m, real._backward_cls, args, forward, lambda: cls.getattr(m, "backward"))
     return call.apply()
-
-
-# ---- custom ops
-
-
-def call_declared(
-    m: Machine, op: torch._ops.OpOverload, args: list[Value], kwargs: dict[str, Value]
-) -> Value | None:
-    """A call of an op of torch.library.custom_op that has a formula, where autograd looks; None:
-    it needs none."""
-    definition = OPDEFS.get(op._name.removesuffix(".default"))
-    if definition is None or not torch.is_grad_enabled():
-        return None
-    held = InstanceDict(Held(definition, str(op)))
-    formula = m.wrap(definition._backward_fn, Key(held, "_backward_fn"))
-    tensors = (a for a in (*args, *kwargs.values()) if isinstance(a, TensorValue))
-    if is_none(formula) or not any(t.tensor.requires_grad for t in tensors):
-        return None
-    _check_declared(op, definition, kwargs)
-    setup = m.wrap(definition._setup_context_fn, Key(held, "_setup_context_fn"))
-
-    def forward(context: ContextValue) -> Value:
-        result = call_native(m, op, args)
-        if not is_none(setup):
-            named = {"ctx": context, "inputs": m.new_tuple(args), "output": result}
-            m.call(setup, [], named)
-        return result
-
-    name = f"GeneratedBackwardFor_{op._namespace}_{op._opname}_{op._overloadname}"
-    base = torch.autograd.function.BackwardCFunction
-    context_class = _context_classes.setdefault(op, type(name, (base,), {}))
-    return FunctionCall(m, context_class, args, forward, lambda: formula).apply()
-
-
-DECLARED_OPS.append(call_declared)
-_context_classes: dict[Any, type] = {}
-
-
-def _check_declared(op: Any, definition: CustomOpDef, kwargs: dict[str, Value]) -> None:
-    schema = op._schema
-    listed = any("[]" in str(a.type) for a in (*schema.arguments, *schema.returns))
-    if kwargs or listed or any(a.kwarg_only for a in schema.arguments):
-        raise Break("autograd", f"{op} has a formula, and arguments by name or lists of tensors")

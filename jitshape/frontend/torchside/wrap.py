@@ -13,6 +13,7 @@ import torch
 
 import jitshape.frontend.torchside.autograd_functions
 import jitshape.frontend.torchside.checkpoints
+import jitshape.frontend.torchside.declared_ops
 import jitshape.frontend.torchside.generator
 import jitshape.frontend.torchside.given_memory
 import jitshape.frontend.torchside.gradients
