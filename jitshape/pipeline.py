@@ -29,10 +29,12 @@ from jitshape.cache.graphs import CompiledGraph
 from jitshape.errors import JitshapeError
 from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
+from jitshape.frontend.checks import IsWord
 from jitshape.frontend.emit import listing
-from jitshape.frontend.guards import GuardProgram, assemble
+from jitshape.frontend.guards import Guard, GuardProgram, assemble
 from jitshape.frontend.leave import Exit, leave
 from jitshape.frontend.promises import check_promises
+from jitshape.frontend.sources import Number
 from jitshape.frontend.torchside.autograd_functions import function_behind
 from jitshape.frontend.torchside.called_back import program_ended
 from jitshape.frontend.torchside.freed import shared_frees
@@ -103,7 +105,7 @@ def compile_call(
             made, shares = shared_graph(graph, options, function.__qualname__)
             run = callable_of(made, consumed, raises, draws)
             called, compiled = Called(run, made.key, consumed, raises, draws), made.program
-            shared = tuple(memory_guards(tensors, made.written, made.viewed))
+            shared = (*memory_guards(tensors, made.written, made.viewed), *word_guards(inputs))
     finally:
         captured.tracer.close()
     with stage("publish"):
@@ -313,6 +315,11 @@ def unseen(run: Callable[..., Any]) -> Callable[..., Any]:
             return run(*inputs)
 
     return hidden if torch._C._len_torch_function_stack() else run
+
+
+def word_guards(inputs: Sequence[Any]) -> list[Guard]:
+    """That the ints among the inputs of a graph are none that no kernel can take."""
+    return [Guard(s, IsWord()) for s in inputs if isinstance(s, Number) and s.kind == "int"]
 
 
 def _log_entry(captured: Capture, program: GuardProgram, entry: types.FunctionType) -> None:

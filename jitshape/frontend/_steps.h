@@ -138,6 +138,8 @@ floor_division(int64_t a, int64_t b, int64_t *quotient, int64_t *rest)
     return 1;
 }
 
+#define WORD_END ((int64_t)1 << 62) /* WORD in ir/words.py */
+
 static int
 load_number(Step *s, PyObject *object, Registers *regs)
 {
@@ -150,7 +152,7 @@ load_number(Step *s, PyObject *object, Registers *regs)
             return 0;
         }
         *out = PyLong_AsLongLongAndOverflow(object, &overflow);
-        return !overflow;
+        return !overflow && *out >= -WORD_END && *out < WORD_END;
     }
     case OP_LEN:
         return (*out = storage_length(object)) >= 0;

@@ -88,6 +88,14 @@ class Present(Check):
 
 
 @dataclass(frozen=True)
+class IsWord(Check):
+    """An int that guards and kernels can take (ir/words.py)."""
+
+    def text(self, source: Source) -> str:
+        return f"{source} fits in 64 bits"
+
+
+@dataclass(frozen=True)
 class TypeIs(Check):
     """Exact type, by pointer."""
 

@@ -361,6 +361,7 @@ LOADS: dict[type, Callable[[Assembler, Any], tuple[str, int, Any]]] = {
 
 CHECKS: dict[type, Callable[[Assembler, Any, Any], None]] = {
     C.Present: lambda asm, source, check: None,
+    C.IsWord: lambda asm, source, check: None,  # else it cannot be loaded
     C.TypeIs: lambda asm, source, check: asm.simple("TYPE_IS", source, object=check.type),
     C.Is: lambda asm, source, check: asm.simple("IS", source, object=check.object),
     C.Equals: Assembler.equals,

@@ -25,6 +25,7 @@ from jitshape.ir import plain_ops
 from jitshape.ir.conditions import BoolExpr, compare
 from jitshape.ir.graph import Graph, Location, Node, Storage, Value, tensor_type
 from jitshape.ir.known_numbers import known_number
+from jitshape.ir.ops.elements import with_elements
 from jitshape.ir.ops.externs import eager_error
 from jitshape.ir.ops.families import number_dtype, wrap_dim
 from jitshape.ir.ops.registry import OPS, OpDef
@@ -228,6 +229,7 @@ class Trace(TorchDispatchMode):
         shared = block.alias(args).storage if family in ("view", "inplace") else None
         single = isinstance(types, (TensorType, ScalarType))
         rows = (types,) if single else types
+        args, kwargs = with_elements(env, definition, args, kwargs, rows[0].dtype)
         if not self._in_backward:
             try_call(env, definition, *given, rows)
         if family == "factory":

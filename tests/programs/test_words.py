@@ -69,3 +69,28 @@ def test_plain_sizes_are_not_guarded() -> None:
     assert "an int of 64 bits" not in {fact.why for fact in jitshape.history()[-1].facts}
     compiled(torch.ones(7, 2), 4)
     assert jitshape.stats()["compiles"] == 1
+
+
+UNSIGNED = {
+    "added": lambda x, n: x + n,
+    "quotient": lambda x, n: x // n,
+    "remainder": lambda x, n: x % n,
+    "filled": lambda x, n: x.clone().fill_(n),
+    "full_like": lambda x, n: torch.full_like(x, n),
+    "chosen": lambda x, n: torch.where(x > 1, x, n),
+    "masked": lambda x, n: x.masked_fill(x > 1, n),
+    "new_full": lambda x, n: x.new_full((2,), n),
+    "compared": lambda x, n: x < n,
+}
+
+
+@pytest.mark.parametrize("name", UNSIGNED)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.float32])
+def test_integers_that_only_unsigned_words_hold(name: str, dtype: torch.dtype) -> None:
+    """An entry for any int is not one for those that kernels cannot take."""
+    use, x = UNSIGNED[name], torch.tensor([1, -2, 3]).to(dtype)
+    jitshape.reset()
+    compiled = jitshape.compile(use, dynamic=True)
+    for n in (5, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 6):
+        assert_same(outcome(use, x, n), outcome(compiled, x, n), str(n))
+    assert jitshape.stats()["compiles"] <= 6  # one serves the first two and the last

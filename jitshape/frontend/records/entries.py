@@ -37,8 +37,9 @@ SOURCES: dict[str, type[S.Source]] = {
 CHECKS: dict[str, type[C.Check]] = {
     cls.__name__: cls
     for cls in (
-        *(C.Present, C.TypeIs, C.Is, C.Equals, C.Length, C.Keys, C.Missing, C.NoTypeAttribute),
-        *(C.SpecialMethods, C.Definition, C.NullField, C.MethodIs, C.TensorMatches, C.SameObject),
+        *(C.Present, C.IsWord, C.TypeIs, C.Is, C.Equals, C.Length, C.Keys, C.Missing),
+        *(C.NoTypeAttribute, C.SpecialMethods, C.Definition, C.NullField, C.MethodIs),
+        *(C.TensorMatches, C.SameObject),
         *(C.Distinct, C.NoOverlap, C.Apart, C.SharesStorage, C.Holds, C.Ambient, C.Remembers),
     )
 }

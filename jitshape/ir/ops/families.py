@@ -14,7 +14,7 @@ import torch
 
 from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Node, Value, tensor_type, values_in
-from jitshape.ir.ops.registry import op
+from jitshape.ir.ops.registry import OPS, op
 from jitshape.ir.overlap import check_internal_overlap, check_no_overlap, check_partial_overlap
 from jitshape.ir.strides import Shape, broadcast, elementwise_strides, preserved_strides, row_major
 from jitshape.ir.symfloat import FloatExpr
@@ -395,5 +395,7 @@ def check_written(env: Any, target: TensorType, result: TensorType) -> None:
 def inplace(*names: str, functional: str, **attributes: Any) -> None:
     """Register the in-place form of `functional` under each of `names`."""
     for name in names:
-        block = type(name.split(".")[1], (), {"functional": functional, **attributes})
+        stored = getattr(OPS[functional].block, "stored", None)
+        own = {"functional": functional, "stored": stored, **attributes}
+        block = type(name.split(".")[1], (), own)
         op(name, family="inplace", base=InPlace)(block)

@@ -111,6 +111,8 @@ class Copy:
 
 @pointwise("aten.fill.Scalar", "aten.fill.Tensor", operands=1)
 class Fill:
+    stored = 1
+
     def type(env, x, value):
         old = x.type
         return TensorType(

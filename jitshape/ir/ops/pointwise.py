@@ -314,6 +314,8 @@ class Where:
 class MaskedFill:
     """The result has the dtype of the first argument, whatever the value's; it is contiguous."""
 
+    stored = 2
+
     @classmethod
     def type(cls, env, x, mask, value):
         row = elementwise(env, [x, mask], x.type.dtype)

@@ -1,0 +1,55 @@
+"""Numbers that become elements of tensors: what an element of the result's dtype holds of them.
+
+In: the arguments of a call of an op.  Out: those that the graph holds.
+Invariant: kernels compute with signed words.  So the integers that only unsigned words hold, which
+C++ takes too, are what the result's dtype makes of them; and a number that an element cannot
+hold, where C++ looks (the op's block names the argument, `stored`), breaks a fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from jitshape.ir.conditions import all_of, compare
+from jitshape.ir.ops.registry import OpDef
+from jitshape.ir.symint import IntExpr
+
+SIGNED_END = 1 << 63  # and twice of it is that of unsigned words
+
+
+def with_elements(
+    env: Any, definition: OpDef, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments of a call whose first result has elements of `dtype`.  RuntimeError as C++
+    raises it."""
+    if definition.has("stored"):
+        _check(env, args[definition.stored], dtype)
+    if not any(map(_only_unsigned, (*args, *kwargs.values()))):
+        return args, kwargs
+    numbers = {key: _as_element(x, dtype) for key, x in kwargs.items()}
+    return [_as_element(x, dtype) for x in args], numbers
+
+
+def _only_unsigned(x: Any) -> bool:
+    return type(x) is int and x >= SIGNED_END
+
+
+def _as_element(x: Any, dtype: torch.dtype) -> Any:
+    if not _only_unsigned(x) or dtype in (torch.uint64, torch.bool):
+        return x
+    return float(x) if dtype.is_floating_point or dtype.is_complex else x - 2 * SIGNED_END
+
+
+def _check(env: Any, x: Any, dtype: torch.dtype) -> None:
+    if type(x) is not IntExpr or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
+        return
+    info = torch.iinfo(dtype)
+    if info.bits == 64:
+        return
+    least = info.min or -info.max  # of an unsigned one C++ takes negative numbers
+    bounds = compare("ge", x, least), compare("le", x, info.max)
+    if not env.assume(all_of(bounds), "an element"):
+        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
