@@ -209,6 +209,7 @@ static PyTypeObject LauncherType = {
     .tp_members = launcher_members,
 };
 
+#include "_cuda.h"
 #include "_empty.h"
 #include "_gemm.h"
 
@@ -259,7 +260,7 @@ PyMODINIT_FUNC
 PyInit__launch(void)
 {
     if (PyType_Ready(&LauncherType) < 0 || PyType_Ready(&GemmType) < 0 ||
-        PyType_Ready(&EmptyType) < 0) {
+        PyType_Ready(&EmptyType) < 0 || PyType_Ready(&DeviceLaunchType) < 0) {
         return NULL;
     }
     data_ptr_name = PyUnicode_InternFromString("data_ptr");
@@ -267,7 +268,8 @@ PyInit__launch(void)
     if (module == NULL || data_ptr_name == NULL ||
         PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) < 0 ||
         PyModule_AddObjectRef(module, "Gemm", (PyObject *)&GemmType) < 0 ||
-        PyModule_AddObjectRef(module, "Empty", (PyObject *)&EmptyType) < 0) {
+        PyModule_AddObjectRef(module, "Empty", (PyObject *)&EmptyType) < 0 ||
+        PyModule_AddObjectRef(module, "DeviceLaunch", (PyObject *)&DeviceLaunchType) < 0) {
         Py_XDECREF(module);
         return NULL;
     }

@@ -101,8 +101,8 @@ def goal(target: str) -> Any:
 
 
 def _quality(launcher: Launcher, target: str, aligned: bool) -> Quality:
-    binary, _, _ = launcher.ahead_of_time(goal(target), aligned)
-    return quality_of(binary, launcher.kernel.name, target, aligned)
+    binary = launcher.ahead_of_time(goal(target), aligned)
+    return quality_of(binary.code, launcher.kernel.name, target, aligned)
 
 
 def quality_of(binary: Any, name: str, target: str, aligned: bool) -> Quality:

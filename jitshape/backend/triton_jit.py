@@ -13,6 +13,7 @@ import functools
 import itertools
 import linecache
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ from jitshape.backend.codegen.triton_plan import (
     power_of_two,
 )
 from jitshape.backend.codegen.triton_sizes import geometry, relevant_sizes
+from jitshape.backend.cuda_launch import Started
 from jitshape.backend.loops import Kernel
 from jitshape.backend.split import CHUNK, MOST_PARTS, Stages, split
 from jitshape.backend.text import kernel_text
@@ -73,6 +75,24 @@ def launcher_of(kernel: Kernel, store: Store | None = None) -> Launcher:
     return Launcher(kernel, store)
 
 
+@dataclass(frozen=True)
+class Binary:
+    """What Triton compiled for one variant of a kernel: with these block sizes and this type of
+    indices, for parameters of these types (constexpr ones, `constants`, left out).  `start` is
+    there on a device only."""
+
+    code: Any
+    blocks: Mapping[str, int]
+    index: Any
+    types: tuple[str, ...]
+    constants: tuple[Any, ...]
+    start: Callable[..., None] = field(repr=False, default=lambda *args: None)
+
+    def on(self, device: torch.device) -> Binary:
+        """The binary for tensors of `device`."""
+        return replace(self, start=Started(self.code, device, self.types, self.constants))
+
+
 class Launcher:
     """Launches one kernel."""
 
@@ -84,7 +104,7 @@ class Launcher:
         self.tensors = sum(buffer.role != "scratch" for buffer in kernel.buffers)
         self.geometry = geometry(kernel, self.written.plan)
         self.file = f"<jitshape triton {next(_files)}>"
-        self.binaries: dict[tuple, Any] = {}
+        self.binaries: dict[tuple, Binary] = {}
 
     def parts_of(self, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int], Sequence[Any]]:
         """Tensors, sizes and scalars."""
@@ -164,8 +184,8 @@ class Launcher:
             passed.append(torch.empty(count, dtype=buffer.dtype, device=tensors[0].device))
         return passed
 
-    def ahead_of_time(self, target: Any, aligned: bool) -> tuple[Any, Mapping[str, int], Any]:
-        """The binary for a target, as `compile_for` gives it, that typical sizes have."""
+    def ahead_of_time(self, target: Any, aligned: bool) -> Binary:
+        """The binary for a target that typical sizes have."""
         return compile_for(self.kernel, self.written, self.file, target, aligned, False)
 
     # ---- on the CPU
@@ -205,13 +225,10 @@ class Launcher:
         binary = self.binaries.get((device, *variant))
         if binary is None:
             target = target_of(device)
-            binary = compile_for(self.kernel, self.written, self.file, target, *variant, self.store)
-            self.binaries[(device, *variant)] = binary
-        code, blocks, index = binary
-        grid = _programs(self.written, extents, blocks)
-        passed = self._buffers(tensors, sizes)
-        with torch.cuda.device(device):
-            code[(grid, 1, 1)](*passed, *sizes, *scalars, *blocks.values(), index)
+            made = compile_for(self.kernel, self.written, self.file, target, *variant, self.store)
+            binary = self.binaries[(device, *variant)] = made.on(device)
+        grid = _programs(self.written, extents, binary.blocks)
+        binary.start(grid, *self._buffers(tensors, sizes), *sizes, *scalars)
 
 
 def target_of(device: torch.device) -> Any:
@@ -293,9 +310,9 @@ def compile_for(
     blocks: Mapping[str, int] | None = None,
     options: Mapping[str, Any] | None = None,
     constants: Mapping[str, Any] | None = None,
-) -> tuple[Any, Mapping[str, int], Any]:
-    """(binary, block sizes, index type) of one variant; needs no device.  `blocks` with Triton's
-    `options`, where they are not those of the plan; `constants`: further parameters' values."""
+) -> Binary:
+    """The binary of one variant; needs no device.  `blocks` with Triton's `options`, where they
+    are not those of the plan; `constants`: further parameters' values."""
     import triton.language as tl
     from triton.compiler import ASTSource
 
@@ -307,10 +324,9 @@ def compile_for(
     pointers = [POINTERS[buffer.dtype] for buffer in written.buffers]
     integers = ["i64" if large else "i32"] * len(written.sizes)
     scalars = ["fp64" if dtype.is_floating_point else "i64" for dtype in kernel.scalars]
-    kinds = [*pointers, *integers, *scalars, *["constexpr"] * (len(blocks) + 1)]
-    kinds += ["constexpr"] * len(constants or {})
-    signature = dict(zip(function.arg_names, kinds))
+    types = (*pointers, *integers, *scalars)
     known = {**blocks, "INDEX": index, **(constants or {})}
+    signature = dict(zip(function.arg_names, (*types, *["constexpr"] * len(known))))
     divisible = {atom for atom, factor in kernel.facts if factor % ALIGNMENT == 0}
     places = [len(pointers) + i for i, atom in enumerate(written.sizes) if atom in divisible]
     if aligned:
@@ -320,4 +336,5 @@ def compile_for(
     attributes = {(place,): [["tt.divisibility", ALIGNMENT]] for place in sorted(places)}
     source = ASTSource(function, signature, known, attributes)
     options = {**(options or {}), "enable_fp_fusion": True}
-    return compiled(source, written.text, target, options, store), blocks, index
+    code = compiled(source, written.text, target, options, store)
+    return Binary(code, blocks, index, types, tuple(known.values()))

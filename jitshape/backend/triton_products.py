@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +22,7 @@ from jitshape.backend.codegen.triton_plan import ALIGNMENT, power_of_two, typica
 from jitshape.backend.loops import Kernel
 from jitshape.backend.products_by_aten import ByAten, Matrices
 from jitshape.backend.triton_jit import (
+    Binary,
     Launcher,
     compile_for,
     launcher_of,
@@ -72,7 +73,7 @@ class ProductLauncher(Launcher):
     def with_stages(self) -> list[Launcher]:
         return [self]
 
-    def ahead_of_time(self, target: Any, aligned: bool) -> tuple[Any, Mapping[str, int], Any]:
+    def ahead_of_time(self, target: Any, aligned: bool) -> Binary:
         sizes = [typical(group.extent) for group in self.parts.groups]
         sizes.append(typical(self.parts.loop.axis.extent))
         tile = ranked(sizes, self.parts.dtype, TYPICAL_PROCESSORS, aligned)[0]
@@ -106,16 +107,14 @@ class ProductLauncher(Launcher):
             return
         key = (device, chosen, *variant)
         if key not in self.binaries:
-            self.binaries[key] = self.binary(chosen, target_of(device), *variant)
-        code, blocks, index = self.binaries[key]
-        with torch.cuda.device(device):
-            grid = programs(chosen, extents)
-            code[(grid, 1, 1)](*tensors, *sizes, *scalars, *blocks.values(), index, variant[2])
+            made = self.binary(chosen, target_of(device), *variant)
+            self.binaries[key] = made.on(device)
+        self.binaries[key].start(programs(chosen, extents), *tensors, *sizes, *scalars)
 
     def binary(
         self, tile: Tile, target: Any, aligned: bool, large: bool, precision: str = "ieee"
-    ) -> tuple[Any, Any, Any]:
-        """As `compile_for` gives it; needs no device."""
+    ) -> Binary:
+        """The binary of a tile; needs no device."""
         return compile_for(
             self.kernel,
             self.written,

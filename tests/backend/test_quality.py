@@ -90,7 +90,7 @@ def test_occupancy(target, registers, shared, warps, expected):
 
 def test_spills_are_seen(tmp_path: Path):
     launcher = Launcher(kernels.softmax())
-    asm = dict(launcher.ahead_of_time(quality.goal("sm_90"), True)[0].asm)
+    asm = dict(launcher.ahead_of_time(quality.goal("sm_90"), True).code.asm)
     asm["ptx"] = asm["ptx"].replace(".reqntid", ".maxnreg 24\n.reqntid")
     text, out = tmp_path / "kernel.ptx", tmp_path / "kernel.cubin"
     text.write_text(asm["ptx"])

@@ -29,7 +29,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def binary(kernel, store, target=HOPPER, aligned=True, large=False):
     launcher = Launcher(kernel, store)
-    return compile_for(kernel, launcher.written, launcher.file, target, aligned, large, store)[0]
+    return compile_for(kernel, launcher.written, launcher.file, target, aligned, large, store).code
 
 
 def counts() -> dict[str, int]:

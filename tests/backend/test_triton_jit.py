@@ -92,7 +92,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 
 def compiled(kernel, target=HOPPER, aligned=True):
     launcher = Launcher(kernel)
-    return compile_for(kernel, launcher.written, launcher.file, target, aligned, False)[0]
+    return compile_for(kernel, launcher.written, launcher.file, target, aligned, False).code
 
 
 def accesses(binary):
@@ -168,7 +168,7 @@ def test_which_of_two_binaries_runs(monkeypatch):
 
 def test_indices_of_64_bits_compile():
     launcher = Launcher(kernels.layernorm())
-    assert compile_for(launcher.kernel, launcher.written, launcher.file, HOPPER, False, True)[2]
+    assert compile_for(launcher.kernel, launcher.written, launcher.file, HOPPER, False, True).code
 
 
 def test_sides_of_a_turned_tile_are_alike():

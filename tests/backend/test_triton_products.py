@@ -167,7 +167,7 @@ def test_code_multiplies_matrices_in_registers(target, aligned, dtype):
     """The largest tile: with tensor cores, nothing spilled, and wide copies of aligned factors."""
     launch = launcher(dtype=dtype)
     tile = tiles_for(dtype, aligned)[0]
-    made = launch.binary(tile, goal(target), aligned, False, "tf32")[0]
+    made = launch.binary(tile, goal(target), aligned, False, "tf32").code
     found = quality_of(made, launch.kernel.name, target, aligned)
     assert found.spilled == 0 and found.tensor_cores > 0
     if aligned and target != "gfx942":
