@@ -207,7 +207,7 @@ class Compiler:
             with stage("keep"):
                 self.warm.keep(made, slots)
         made.program.assembled = None
-        self._tell(made, failures, missed, time.thread_time() - start)
+        self._tell(made, failures, missed, time.thread_time() - start, slots)
         if made.capture.policy.became_dynamic():
             dynamic.learn(parts.program_code(self.function.__code__, slots))
         made.capture.release()
@@ -286,7 +286,12 @@ class Compiler:
             logs.warn(f"{self.name} runs eagerly: {reason}")
 
     def _tell(
-        self, made: Made, failures: list, missed: Sequence[GuardFailure], seconds: float
+        self,
+        made: Made,
+        failures: list,
+        missed: Sequence[GuardFailure],
+        seconds: float,
+        slots: tuple[Any, ...],
     ) -> None:
         """Count, log and record an entry."""
         counters.count("graph_hits" if made.shares else "compiles")
@@ -295,7 +300,7 @@ class Compiler:
         count = self.entries.compiles
         record(
             compile_record(
-                self.name, self.where(), made, missed, seconds, count, self.options.dynamic
+                self.name, self.where(), made, missed, seconds, count, self.options.dynamic, slots
             )
         )
         if count == self.options.recompile_limit + 1:

@@ -38,6 +38,7 @@ class NoSizes:
 
     env: ShapeEnv = field(default_factory=ShapeEnv)
     symbols: dict[str, Any] = field(default_factory=dict)
+    observed: dict[str, Any] = field(default_factory=dict)
 
     def became_dynamic(self) -> list[Any]:
         return []

@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jitshape.observe.misses import place_of
-from jitshape.observe.records import CompileRecord, GuardFailure, SizeFact, is_detailed
+from jitshape.frontend.guards import Absent, read
+from jitshape.observe.misses import place_of, truth_at
+from jitshape.observe.records import (
+    CompileRecord,
+    GuardFailure,
+    SizeFact,
+    compiles_of,
+    is_detailed,
+)
 
 if TYPE_CHECKING:
     from jitshape.entries import Entries
@@ -52,9 +59,12 @@ def compile_record(
     seconds: float,
     number: int,
     dynamic: bool | None,
+    slots: tuple[Any, ...],
 ) -> CompileRecord:
-    """The record of the `number`th entry of a function; `failures` are the nearest entry's."""
+    """The record of the `number`th entry of a function, made for a call with `slots`; `failures`
+    are the nearest entry's."""
     captured, compiled = made.capture, made.compiled
+    earlier = compiles_of(name, where) if failures else ()
     return CompileRecord(
         function=name,
         where=where,
@@ -67,12 +77,39 @@ def compile_record(
         failures=tuple(failures),
         dynamic=tuple(str(d) for d in captured.policy.became_dynamic()),
         facts=tuple(size_facts(captured)),
+        numbers=dict(_numbers(captured, slots)),
+        alike=tuple(r.number for r in earlier if _meets_facts(r, captured)),
         guards=tuple(map(str, made.program.guards)) if is_detailed() else (),
         graph=made.graph,
         kernels=tuple(k.name for k in compiled.kernels) if compiled else (),
         externs=dict(compiled.externs) if compiled else {},
         seconds=seconds,
     )
+
+
+def _numbers(captured: Capture, slots: tuple[Any, ...]) -> Iterator[tuple[str, int | float]]:
+    """The sizes and numbers of the call that the trace read."""
+    for text, source in captured.policy.observed.items():
+        try:
+            number = read(source, slots)
+        except Absent:
+            continue
+        if type(number) in (int, float):
+            yield text, number
+
+
+def _meets_facts(earlier: CompileRecord, captured: Capture) -> bool:
+    """Whether the call of an earlier entry had taken the same way, if its numbers were symbols."""
+    from jitshape.ir.shape_env import LAYOUT
+
+    names = {name: str(source) for name, source in captured.tracer.symbols.items()}
+    numbers = earlier.numbers
+    values = {name: numbers[text] for name, text in names.items() if text in numbers}
+    try:
+        facts = (f.condition for f in captured.tracer.env.facts if f.op != LAYOUT)
+        return all(truth_at(condition, values) for condition in facts)
+    except (KeyError, ArithmeticError, TypeError):  # something was not there to be read
+        return False
 
 
 def size_facts(captured: Capture) -> Iterator[SizeFact]:

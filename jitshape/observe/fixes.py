@@ -58,11 +58,15 @@ def fixes_of(compiles: Sequence[CompileRecord]) -> list[Fix]:
 
 def _group(record: CompileRecord) -> tuple | None:
     """Recompiles with equal groups are avoided by the same change.  None: by none, since a number
-    changed that a line is going to need anyhow: that line is blamed from the next change on."""
+    changed that a line is going to need anyhow: that line is blamed from the next change on; or
+    since no call before took the same branches, so that symbols would have been compiled again."""
     blocking = [f for f in record.failures if f.kind not in NUMBERS]
+    if record.alike and all(f.kind == "relation" for f in blocking):
+        blocking = []  # a call whose numbers were constants took the same branches
     if not blocking:
         rigid = {s for fact in record.facts if fact.specialised for s in fact.sources}
-        return None if rigid & {f.source for f in record.failures} else ("numbers",)
+        avoided = record.alike and not rigid & {f.source for f in record.failures}
+        return ("numbers",) if avoided else None
     return tuple(sorted({(f.kind, f.source, f.where) for f in blocking}))
 
 
@@ -106,13 +110,14 @@ def _story(records: Sequence[CompileRecord], failure: GuardFailure) -> str:
 
 
 def _symbolic_from_start(records: list[CompileRecord], compiles: Sequence[CompileRecord]) -> Fix:
-    failures = [f for r in records for f in r.failures]
+    failures = [f for r in records for f in r.failures if f.kind in NUMBERS]
     changed = list(dict.fromkeys(f.source for f in failures))
     change, kind = _change(changed, failures, compiles)
+    sources = (changed or _became(compiles))[:4]
     return Fix(
         kind=kind,
         change=change,
-        because="; ".join(_values(source, failures) for source in changed[:4]),
+        because="; ".join(_values(source, compiles) for source in sources),
         where=compiles[0].where,
         saves=len(records),
     )
@@ -151,7 +156,14 @@ def _became(compiles: Sequence[CompileRecord]) -> list[str]:
     return [s for s in last if s not in first and ".stride(" not in s]
 
 
-def _values(source: str, failures: Sequence[GuardFailure]) -> str:
-    mine = [f for f in failures if f.source == source]
-    wanted = mine[0].demanded.partition("==")[2].strip()
-    return f"{source} was {', then '.join(dict.fromkeys([wanted, *(f.seen for f in mine)]))}"
+def _values(source: str, compiles: Sequence[CompileRecord]) -> str:
+    """What it was in the calls that were compiled for."""
+    found: dict[str, None] = {}
+    for record in compiles:
+        for failure in record.failures:
+            if failure.source == source and failure.kind in NUMBERS:
+                found[failure.demanded.partition("==")[2].strip()] = None
+                found[failure.seen] = None
+        if source in record.numbers:
+            found[str(record.numbers[source])] = None
+    return f"{source} was {', then '.join(found)}"

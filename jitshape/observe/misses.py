@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jitshape.frontend import checks as C
@@ -26,6 +26,7 @@ from jitshape.frontend.guards import (
     read,
 )
 from jitshape.frontend.sources import Source
+from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.observe.records import NUMBERS, GuardFailure
 
@@ -49,10 +50,10 @@ def failing(program: GuardProgram, slots: tuple) -> list[GuardFailure]:
     first = explain(program, slots)
     if first is None:
         return []
-    found = told(first, slots)
+    found = told(first, slots, program)
     for guard in program.guards:
         if guard is not first.guard and holds(guard, slots) is False:
-            found += told(Failure(guard, observed(guard, slots)), slots)
+            found += told(Failure(guard, observed(guard, slots)), slots, program)
     return list(dict.fromkeys(found))
 
 
@@ -83,7 +84,11 @@ def _matches(check: Any, source: Source, slots: tuple) -> bool:
 
 
 def _relation(check: Any, source: Source, slots: tuple) -> bool | None:
-    values = {name: read(number, slots) for name, number in check.symbols}
+    return truth_at(check.condition, {name: read(x, slots) for name, x in check.symbols})
+
+
+def truth_at(condition: BoolExpr, values: Mapping[str, Any]) -> bool | None:
+    """The truth of a condition where its symbols have these values, by name.  Raises KeyError."""
 
     def number(side: Any) -> Any:
         if isinstance(side, FloatExpr):
@@ -92,7 +97,7 @@ def _relation(check: Any, source: Source, slots: tuple) -> bool | None:
             )
         return side if isinstance(side, (int, float)) else side.algebra.evaluate(side, values)
 
-    return check.condition.evaluate(number)
+    return condition.evaluate(number)
 
 
 _JUDGES: dict[type, Callable[[Any, Source, tuple], bool | None]] = {
@@ -108,7 +113,7 @@ _JUDGES: dict[type, Callable[[Any, Source, tuple], bool | None]] = {
 # ---- telling it
 
 
-def told(failure: Failure, slots: tuple) -> list[GuardFailure]:
+def told(failure: Failure, slots: tuple, program: GuardProgram) -> list[GuardFailure]:
     """A failed guard in the user's terms: for a tensor, each thing that differs."""
     guard = failure.guard
     where, line = place_of(guard.location)
@@ -124,9 +129,20 @@ def told(failure: Failure, slots: tuple) -> list[GuardFailure]:
             seen=_seen(failure),
             where=where,
             line=line,
-            kind=_kind_of(guard),
+            kind="specialised" if _was_symbolic(guard, program) else _kind_of(guard),
         )
     ]
+
+
+def _was_symbolic(guard: C.Guard, program: GuardProgram) -> bool:
+    """Whether a float that must be one number was a symbol to the trace: its class has a guard
+    of its own."""
+    if not isinstance(guard.check, C.Equals) or type(guard.check.value) is not float:
+        return False
+    return any(
+        type(g.check) is C.TypeIs and g.check.type is float and g.source == guard.source
+        for g in program.guards
+    )
 
 
 def _tensor_differences(guard: C.Guard, slots: tuple) -> list[tuple[str, Any, Any]]:

@@ -68,6 +68,8 @@ class CompileRecord:
     failures: tuple[GuardFailure, ...] = ()
     dynamic: tuple[str, ...] = ()  # what became dynamic, and why
     facts: tuple[SizeFact, ...] = ()
+    numbers: dict[str, int | float] = field(default_factory=dict)  # of the call, by source
+    alike: tuple[int, ...] = ()  # earlier entries whose calls meet all facts
     guards: tuple[str, ...] = ()
     graph: str = ""
     kernels: tuple[str, ...] = ()

@@ -316,3 +316,33 @@ def test_pieces_behind_a_break_are_made_symbolic_by_the_decorator() -> None:
     (fix,) = piece.fixes
     assert (fix.change, fix.saves) == ("@jitshape.compile(dynamic=True)", 1)
     assert piece.compiles - found[True][1].compiles == 1 and main.fixes[0].kind == "mark"
+
+
+BRANCHING: dict[str, Callable] = {
+    "two ways": lambda x, n: x * n if n <= 3 else x / n,
+    "three ways": lambda x, n: x * n if n <= 2 else x / n if n <= 5 else x - n,
+    "two branches": lambda x, n: (x * n if n % 2 == 0 else x) + (1 if n > 4 else 2),
+    "none": lambda x, n: x * n,
+}
+
+
+@pytest.mark.parametrize("values", [(2, 5), (2, 3), (2, 5, 3, 6), (5, 6, 2), (2, 3, 4, 7, 8)])
+@pytest.mark.parametrize("name", BRANCHING)
+def test_what_is_saved_where_branches_remain(name: str, values: tuple[int, ...]) -> None:
+    """A call that takes other branches than those before it is compiled all the same."""
+    calls = [(ones(2), n) for n in values]
+    compiles, fixes = run(BRANCHING[name], calls, {})
+    after, _ = run(BRANCHING[name], calls, {"dynamic": True})
+    assert compiles - after == sum(fix.saves for fix in fixes if fix.kind == "decorator")
+
+
+def test_a_float_that_a_line_needs() -> None:
+    """No decorator helps: the line is named."""
+
+    def f(x: torch.Tensor, name: float) -> dict:
+        return {name: x + 1}
+
+    compiles, fixes = run(f, [(torch.rand(3), key) for key in (0.5, 0.75, 0.25)], {})
+    (fix,) = fixes
+    assert (compiles, fix.kind, fix.saves) == (3, "line", 1)
+    assert fix.change == "do without the number name in `return {name: x + 1}`"

@@ -35,6 +35,7 @@ RECORDS = (
         symbols=("s0 = x.size(1)",),
         failures=(FAILURE,),
         facts=(FACT,),
+        alike=(1,),
         externs={"aten.mm": 2},
         guards=(
             "x is Tensor float32[2, ?] on cpu   # model.py:14 in forward",
