@@ -230,7 +230,12 @@ def builtin_callable(m: Machine, value: Value, /) -> Value:
 
 @models(vars)
 def builtin_vars(m: Machine, value: Value, /) -> Value:
-    return value.getattr(m, "__dict__")
+    try:
+        return value.getattr(m, "__dict__")
+    except Raised as raised:
+        if not m.is_exception(raised, AttributeError):
+            raise
+    m.throw(TypeError, "vars() argument must have __dict__ attribute")
 
 
 @models(super)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from jitshape.frontend.builtins_.registry import NONE, is_callable, is_none, models
 from jitshape.frontend.values.base import Break, Value, unpack
 from jitshape.frontend.values.constants import ConstantValue
-from jitshape.frontend.values.functions import PartialValue
 from jitshape.frontend.values.grouping import (
     CompressIterator,
     GroupbyIterator,
@@ -35,6 +34,7 @@ from jitshape.frontend.values.iterators import (
     WhileIterator,
     ZipIterator,
 )
+from jitshape.frontend.values.partials import PartialValue
 from jitshape.frontend.values.sequences import ListValue, TupleValue
 from jitshape.frontend.values.slices import RangeValue
 
@@ -254,4 +254,4 @@ def new_partial(m: Machine, function: Value, /, *args: Value, **kwargs: Value) -
     if isinstance(function, PartialValue):
         args, kwargs = (*function.args, *args), {**function.kwargs, **kwargs}
         function = function.function
-    return PartialValue(function, list(args), kwargs, None)
+    return PartialValue(function, list(args), kwargs)

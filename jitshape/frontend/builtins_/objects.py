@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jitshape.frontend.builtins_.mappings  # noqa: F401  (the handlers of dict methods)
 from jitshape.frontend.builtins_.registry import is_none, models
+from jitshape.frontend.lookup import c_slot
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Break, Value, wraps
 from jitshape.frontend.values.classes import (
@@ -91,6 +92,7 @@ def generic(name: str) -> list[Any]:
         for cls in classes
         if name in vars(cls)
         and cls not in OWN_ACCESS
+        and c_slot(cls, name) == c_slot(object, name)
         and isinstance(vars(cls)[name], types.WrapperDescriptorType)
     ]
 

@@ -76,6 +76,7 @@ def set_pop(m: Machine, self: Any, /) -> Value:
 
 @models(set.clear)
 def set_clear(m: Machine, self: Any, /) -> None:
+    m.let_go(*self.elements.values())
     self.replace(m, {})
 
 
@@ -86,7 +87,7 @@ def set_copy(m: Machine, self: Any, /) -> Value:
 
 @models(set.__contains__, frozenset.__contains__)
 def set_contains(m: Machine, self: Any, item: Value, /) -> Value:
-    return m.const(item.hash_key(m) in self.elements)
+    return m.const(self.asked_for(m, item) in self.elements)
 
 
 @models(set.__len__, frozenset.__len__)

@@ -7,7 +7,6 @@ the handler in builtins_/ or, on constants, to the real function if the tables c
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -553,51 +552,3 @@ def _wrap_bound_builtin(m: Machine, real: Any, owner: Any, source: Source | None
     held = guard_type(m, real, source)
     m.guard(held, MethodIs(real))
     return BoundMethodValue(m.wrap(unbound, None), m.wrap(owner, Field(held, "__self__")), held)
-
-
-class PartialValue(CallableValue):
-    """`functools.partial`."""
-
-    def __init__(
-        self, function: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None
-    ) -> None:
-        self.function, self.args, self.kwargs, self.source = function, args, kwargs, source
-
-    def __repr__(self) -> str:
-        return f"PartialValue({self.function!r}, {self.args!r}, {self.kwargs!r})"
-
-    def python_type(self) -> type:
-        return functools.partial
-
-    def children(self) -> Iterable[Value]:
-        return (self.function, *self.args, *self.kwargs.values())
-
-    def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return m.forward(self, self.function, [*self.args, *args], {**self.kwargs, **kwargs})
-
-    def getattr(self, m: Machine, name: str) -> Value:
-        if name == "func":
-            return self.function
-        if name == "args":
-            return TupleValue(self.args)
-        if name == "keywords":
-            return m.new_dict([(m.const(k), v) for k, v in self.kwargs.items()])
-        return m.default_getattr(self, name)
-
-    def reconstruct(self, e: Emitter) -> None:
-        e.begin_call()
-        e.const(functools.partial)
-        for value in self.children():
-            e.value(value)
-        e.end_call(1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
-
-
-@wraps(functools.partial)
-def wrap_partial(m: Machine, real: functools.partial, source: Source | None) -> Value:
-    held = guard_type(m, real, source)
-    args = m.wrap(real.args, Field(held, "args"))
-    keywords = m.wrap(real.keywords, Field(held, "keywords"))
-    named = dict(
-        zip([k.constant() for k in keywords.keys_in_order(m)], keywords.values_in_order(m))
-    )
-    return PartialValue(m.wrap(real.func, Field(held, "func")), args.items, named, source)

@@ -254,7 +254,18 @@ class OpaqueConstant(ConstantValue):
 
     remembered = True
 
+    def getattr(self, m: Machine, name: str) -> Value:
+        """An alias has parts of its own; what else it shows is its class's."""
+        if name in ALIAS_PARTS and isinstance(self.object, (types.GenericAlias, types.UnionType)):
+            found = m.generic_getattr(self, name)
+            if found is not None:
+                return found
+        return m.default_getattr(self, name)
+
     def compare(self, m: Machine, op: str, other: Value) -> Any:
         if other.is_constant() and op in ("==", "!="):
             return fold(m, COMPARE[op], self.object, other.constant())
         return NotImplemented
+
+
+ALIAS_PARTS = ("__origin__", "__args__", "__parameters__", "__unpacked__", "__class__")

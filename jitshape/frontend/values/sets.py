@@ -77,10 +77,18 @@ class SetValue(Storage):
             self.elements[hashed] = item
             self.changes += 1
 
+    def asked_for(self, m: Machine, item: Value) -> Any:
+        """The key of an item that is looked for: of a set, which cannot be in it, that of the
+        frozen one."""
+        if isinstance(item, SetValue) and item.builtin is set and item.inherits("__hash__"):
+            return frozenset(item.elements)
+        return item.hash_key(m)
+
     def remove(self, m: Machine, item: Value) -> bool:
-        hashed = item.hash_key(m)
+        hashed = self.asked_for(m, item)
         if hashed not in self.elements:
             return False
+        m.let_go(self.elements[hashed])
         self.touch(m)
         del self.elements[hashed]
         self.changes += 1
@@ -102,7 +110,7 @@ class SetValue(Storage):
     def contains(self, m: Machine, item: Value) -> Value:
         if not self.inherits("__contains__"):
             return m.default_contains(self, item)
-        return m.const(item.hash_key(m) in self.elements)
+        return m.const(self.asked_for(m, item) in self.elements)
 
     def iterate(self, m: Machine) -> Value:
         if not self.inherits("__iter__"):
