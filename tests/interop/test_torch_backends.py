@@ -25,8 +25,14 @@ def compiles() -> int:
     return jitshape.stats()["details"].get("backend_compiles", {}).get("aot_eager", 0)
 
 
+# It gives aten.scalar_tensor a proxy, which that takes for no number.
+FAULT = "torch 2.11: AOTAutograd cannot make tensors of numbers computed from sizes"
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
-def test_values(program):
+def test_values(program, request):
+    if program.__name__ == "numbers" and torch.__version__.startswith("2.11."):
+        request.applymarker(pytest.mark.xfail(reason=FAULT, raises=RuntimeError, strict=True))
     check(program, jitshape.compile(program, backend="aot_eager", fullgraph=True))
     assert jitshape.stats()["fallbacks"] == 0 and compiles() > 0
 

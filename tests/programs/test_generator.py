@@ -137,3 +137,22 @@ def test_a_checkpointed_function_that_seeds_runs_natively() -> None:
         y.sum().backward()
         results.append((y, x.grad, torch.get_rng_state()))
     assert_same(*results)
+
+
+def test_the_number_of_devices_is_asked_of_the_driver(monkeypatch):
+    """As by a torch for GPUs, which asks in code that no trace can follow."""
+    count, asked = [0], []
+
+    def from_driver():
+        asked.append(True)
+        return count[0]
+
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_raw_device_count_nvml", from_driver)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: count[0] == 7)
+    jitshape.reset()
+    compiled = jitshape.compile(lambda x: x * (1 + torch.cuda.device_count()), fullgraph=True)
+    for number in (0, 2, 0):
+        count[0] = number
+        assert compiled(torch.ones(1)).item() == 1 + number
+    assert jitshape.stats()["compiles"] == 2

@@ -1,9 +1,14 @@
 """Code of the user's that torch would call while tracing: it runs when, and as often as, in
 eager execution."""
 
+import importlib.util
+import sys
+
 import pytest
 import torch
 
+from jitshape.frontend.torchside.watching import watched
+from jitshape.frontend.values.base import Break
 from tests.programs.test_breaks import check_pieces, inputs, note
 
 
@@ -114,3 +119,25 @@ def test_user_code(program):
 def test_what_runs_under_hooks_on_saved_tensors_runs_natively():
     calls = inputs([(3, 4), (5, 4)])
     check_pieces(saved_tensors_hooks, *calls, fallbacks=2 * len(calls))
+
+
+def test_imports_run_with_all_that_hooks_and_modules_call(tmp_path, monkeypatch):
+    """A function of torch that imports something for the first time is no reason to break."""
+    helper, called = tmp_path / "helper.py", []
+    helper.write_text("def of(called, name): called.append(name)")
+    (tmp_path / "imported.py").write_text("import sys; sys.modules['looked_for'] = sys.version")
+    monkeypatch.syspath_prepend(tmp_path)
+    of = importlib.import_module("helper").of
+
+    class Hook:
+        def find_spec(self, name, path=None, target=None):
+            of(called, name)
+
+    monkeypatch.setattr(sys, "meta_path", [Hook(), *sys.meta_path])
+    with pytest.raises(Break, match="torch calls of"), watched(torch.add):
+        importlib.import_module("imported")
+        assert importlib.util.find_spec("nowhere") is None
+        of(called, "directly")
+    assert called == ["imported", "nowhere"]
+    for name in ("helper", "imported", "looked_for"):
+        del sys.modules[name]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitshape.frontend.builtins_.registry import models, pure
+from jitshape.frontend.checks import Remembers
 from jitshape.frontend.sources import Held
 from jitshape.frontend.torchside.numbers import SymbolicInt
 from jitshape.frontend.torchside.tensors import TensorValue, from_real
@@ -134,4 +135,14 @@ for _cls in (torch._C._DisableTorchDispatch, torch._C._DisableFuncTorch):
     _guard(_cls)
 
 # What they tell stays as it is while the process lives.
-pure(torch.get_device_module, torch.accelerator.current_accelerator, torch.cuda.device_count)
+pure(torch.get_device_module, torch.accelerator.current_accelerator)
+
+
+@models(torch.cuda.device_count)
+def device_count(m: Machine) -> Value:
+    """Asked of the driver, which is no part of the program; it stands from CUDA's start on."""
+    ask = torch.cuda.device_count
+    count = ask()
+    if torch.cuda._is_compiled() and not torch.cuda.is_initialized():
+        m.guard(None, Remembers("torch.cuda.device_count()", count, ask, (), ()))
+    return m.const(count)

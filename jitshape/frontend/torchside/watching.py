@@ -9,7 +9,7 @@ ops with what they registered.
 
 from __future__ import annotations
 
-import sys
+import importlib
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,16 +45,19 @@ def _refuse(function: FunctionType, slots: tuple[Any, ...]) -> NoReturn:
     )
 
 
-def _finds_modules(file: str) -> bool:
-    """Whether the file holds an import hook, which runs where torch imports something late."""
-    hooks = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
-    codes = (getattr(hook, "__code__", None) for hook in hooks)
-    return any(code is not None and code.co_filename == file for code in codes)
+# An import, and a look for a module without it.  Import hooks, the module's own code and what that
+# calls run once in a process, whoever is the first to import it.
+_IMPORTS = {importlib._bootstrap._find_and_load.__code__, importlib._bootstrap._find_spec.__code__}
+
+
+def _import(function: FunctionType, slots: tuple[Any, ...]) -> Any:
+    return function(*slots)
 
 
 def _route(code: CodeType, function: FunctionType) -> Any:
-    trusted = is_trusted(code.co_filename) or _finds_modules(code.co_filename)
-    return None if trusted else _refuse
+    if code in _IMPORTS:
+        return _import  # what a handler calls is not watched
+    return None if is_trusted(code.co_filename) else _refuse
 
 
 def _allow(code: CodeType, function: FunctionType) -> None:
