@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -93,6 +94,23 @@ DROPPED: dict[str, Callable[[], list[weakref.ref]]] = {
 @pytest.mark.parametrize("kind", DROPPED)
 def test_a_dropped_function_frees_what_it_held(kind: str) -> None:
     assert [ref() is None for ref in DROPPED[kind]()].count(False) == 0
+
+
+def test_machine_code_is_freed_with_the_program() -> None:
+    """Which the cache of graphs keeps for a while: without it nothing is left."""
+    from jitshape.backend.jit import Engine
+
+    def count() -> int:
+        return sum(type(each) is Engine for each in gc.get_objects())
+
+    jitshape.reset()
+    before = count()
+    compiled = jitshape.compile(lambda x: x * 3 + 5)
+    compiled(torch.ones(3))
+    assert count() == before + 1
+    del compiled
+    jitshape.reset()
+    assert count() == before
 
 
 def blocks_after(call: Callable[[], object], times: int, collect: bool = False) -> int:
@@ -199,4 +217,19 @@ def test_functions_compiled_and_dropped_leave_little() -> None:
     before = count()
     for _ in range(5):
         call()
+    assert count() == before
+
+
+def test_the_lines_of_programs_are_freed_with_them() -> None:
+    def count() -> int:
+        return sum(file.startswith("<jitshape program") for file in linecache.cache)
+
+    def call() -> None:
+        jitshape.compile(lambda x: x.sin() * 2 + 7)(torch.ones(3))
+
+    jitshape.reset()
+    before = count()
+    call()
+    assert count() == before + 1
+    jitshape.reset()
     assert count() == before

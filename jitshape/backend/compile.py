@@ -7,7 +7,6 @@ simplified → schedule → kernels → memory plan → target code → program 
 from __future__ import annotations
 
 import itertools
-import linecache
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from jitshape.backend.contractions import Contractions, contracted
 from jitshape.backend.externs import has_out, may_alias
 from jitshape.backend.faults import check_faults
 from jitshape.backend.fusion import Axes, Group
+from jitshape.backend.generated import defined
 from jitshape.backend.identity import kernel_key
 from jitshape.backend.indexing import is_dense
 from jitshape.backend.kernels import KernelCall, build_kernel, inlined
@@ -345,7 +345,4 @@ def _same_memory(algebra: Algebra, a: TensorType, b: TensorType) -> bool:
 
 def function_of(source: str, names: dict[str, Any]) -> FunctionType:
     """The function that the program's text defines; tracebacks show its lines."""
-    file = f"<jitshape program {next(_files)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    exec(compile(source, file, "exec"), names)
-    return names["program"]
+    return defined(source, "program", names, f"<jitshape program {next(_files)}>")

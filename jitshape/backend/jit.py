@@ -39,14 +39,14 @@ class Engine:
             if object_code is None:
                 _optimise(module, machine)
             self._engine = llvm.create_mcjit_compiler(module, machine, use_lmm=_lies_together())
+            written: list[bytes] = []  # no method: the engine would be part of a cycle
             if object_code is None:
-                self._engine.set_object_cache(notify_func=self._keep)
+                self._engine.set_object_cache(lambda module, code: written.append(bytes(code)))
             else:
                 self._engine.add_object_file(llvm.ObjectFileRef.from_data(object_code))
             self._engine.finalize_object()
-
-    def _keep(self, module: llvm.ModuleRef, code: bytes) -> None:
-        self.object_code = bytes(code)
+            if written:
+                (self.object_code,) = written
 
     def address(self, name: str) -> int:
         return self._engine.get_function_address(name)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import linecache
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ import triton.language as tl
 from triton.runtime import interpreter as its
 
 from jitshape.backend.codegen import triton_library
+from jitshape.backend.generated import defined
 from jitshape.backend.interpret_ops import OPS
 
 _lock = threading.RLock()  # the interpreter is one per process
@@ -34,11 +34,9 @@ UNARY = (
 
 def interpreted(text: str, name: str, file: str) -> Callable[..., None]:
     """The kernel `name` that `text` defines, to be called with a grid and its arguments."""
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     names = {"triton": SimpleNamespace(jit=its.InterpretedFunction), "tl": tl}
     names |= {"lib": _library(), "libdevice": _LIBDEVICE, "range": _range}
-    exec(compile(text, file, "exec"), names)
-    kernel = names[name]
+    kernel = defined(text, name, names, file)
 
     def run(grid: int, *arguments: Any) -> None:
         with _lock, _repaired(), np.errstate(all="ignore"):

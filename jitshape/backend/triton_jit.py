@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from jitshape.backend.codegen.triton_plan import (
 )
 from jitshape.backend.codegen.triton_sizes import geometry, relevant_sizes
 from jitshape.backend.cuda_launch import Started
+from jitshape.backend.generated import defined
 from jitshape.backend.loops import Kernel
 from jitshape.backend.split import CHUNK, MOST_PARTS, Stages, split
 from jitshape.backend.text import kernel_text
@@ -287,16 +287,9 @@ def jit_function(written: Written, file: str) -> Any:
 
     from jitshape.backend.codegen import triton_library
 
-    linecache.cache[file] = (
-        len(written.text),
-        None,
-        written.text.splitlines(True),
-        file,
-    )
     names: dict[str, Any] = {"triton": triton, "tl": tl, "__name__": "jitshape.generated"}
     names |= {"libdevice": libdevice, "lib": triton_library}
-    exec(compile(written.text, file, "exec"), names)
-    return names[written.name]
+    return defined(written.text, written.name, names, file)
 
 
 def compile_for(

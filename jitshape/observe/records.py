@@ -11,6 +11,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -119,7 +120,10 @@ class EntryRecord:
 Record = CompileRecord | BreakRecord | FallbackRecord | EntryRecord
 SCHEMA = 2  # of the JSON lines: raised when a field changes its meaning
 
+KEPT = 4096  # records of each kind; at twice as many the oldest are forgotten
+
 _records: list[Record] = []
+_counts: Counter[type] = Counter()
 _lock = threading.Lock()
 _sequence = itertools.count()
 _detail_wanted = 0
@@ -148,14 +152,26 @@ def is_detailed() -> bool:
 
 
 def record(item: Record) -> None:
-    """Keep `item`; with JITSHAPE_TRACE also append it to the folder's events.jsonl."""
+    """Keep `item`; with JITSHAPE_TRACE also append it to the folder's events.jsonl.  Records of a
+    long-lived process are those of late, but inside of `detailed` none is forgotten."""
     item = replace(item, at=time.time())
     with _lock:
         if not isinstance(item, EntryRecord):  # those are asked for when they are wanted
             _records.append(item)
+            _counts[type(item)] += 1
+            if _counts[type(item)] > 2 * KEPT and not explains():
+                _forget_oldest(type(item))
         folder = environment("TRACE")
         if folder:
             _append(Path(folder), item)
+
+
+def _forget_oldest(kind: type) -> None:
+    surplus = _counts[kind] - KEPT
+    oldest = itertools.islice((i for i, r in enumerate(_records) if type(r) is kind), surplus)
+    dropped = set(oldest)
+    _records[:] = [r for i, r in enumerate(_records) if i not in dropped]
+    _counts[kind] = KEPT
 
 
 def as_row(item: Record) -> dict[str, Any]:
@@ -193,3 +209,4 @@ def compiles_of(function: str, where: str) -> list[CompileRecord]:
 def clear() -> None:
     with _lock:
         _records.clear()
+        _counts.clear()

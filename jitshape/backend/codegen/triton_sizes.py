@@ -71,7 +71,7 @@ def geometry_text(kernel: Kernel, plan: Plan) -> str:
 def geometry(kernel: Kernel, plan: Plan) -> Callable[..., tuple[tuple[int, ...], int, bool, int]]:
     names: dict = {}
     exec(geometry_text(kernel, plan), names)
-    return names["geometry"]
+    return names.pop("geometry")
 
 
 # ---- bounds of indices
