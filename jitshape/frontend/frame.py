@@ -136,7 +136,7 @@ class Frame:
         self.locals: Any = None  # the dict that `locals()` gave
         self.ended = False  # it returned, or an exception left it
         self.raised_at: list[int] = []  # the instructions that exceptions were raised at
-        self.value: Any = None  # the frame as an object of the program
+        self.value: Any = None  # weakly, the frame as an object of the program
         self.rounds: dict[int, int] = {}  # of loops, by the index they jump back to
 
     def standing(self) -> int:

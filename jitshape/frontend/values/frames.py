@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from types import CellType, CodeType, FrameType, FunctionType
@@ -98,10 +99,12 @@ class FrameValue(Value):
 
 
 def frame_value(frame: Frame) -> FrameValue:
-    """The one Value of a frame."""
-    if frame.value is None:
-        frame.value = FrameValue(frame)
-    return frame.value
+    """The one Value of a frame, as long as anything has it."""
+    found = None if frame.value is None else frame.value()
+    if found is None:
+        found = FrameValue(frame)
+        frame.value = weakref.ref(found)
+    return found
 
 
 def _plain(value: Value | None) -> Value | None:
