@@ -13,7 +13,7 @@ from jitshape.dims import ShapeSpec
 from jitshape.errors import BadSpec, UnknownOption
 
 BACKENDS = ("auto", "cpu", "triton", "eager")
-MODES = ("default",)
+MODES = ("default", "reduce-overhead")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ import torch
 from jitshape.backend.anomaly import check_gradients
 from jitshape.backend.autograd import Contract, contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph, takes_list
+from jitshape.backend.cuda_graphs import recorded
 from jitshape.cache import records
 from jitshape.cache.graphs import CompiledGraph, GraphCache, graph_key
 from jitshape.cache.records import Joint, Shelf
@@ -51,7 +53,7 @@ def forget_graphs() -> None:
 def shared_graph(graph: Graph, options: Options, name: str) -> tuple[CompiledGraph, bool]:
     """The compiled graph, and whether an earlier entry's, or an earlier process's, serves."""
     own = callable(options.backend)  # a back end of the user's sees every graph
-    settings = options.backend, options.memory_plan, options.fast_random
+    settings = options.backend, options.memory_plan, options.fast_random, options.mode
     key = None if own else graph_key(graph, *settings, name)
     found = _graphs.find(key)
     counters.count_in("cache", "graph:miss" if found is None else "graph:hit")
@@ -196,6 +198,9 @@ def generate(graph: Graph, options: Options) -> Program:
                 graph, backend=backend, memory_plan=options.memory_plan, store=store
             )
     _tell(program)
+    if options.mode == "reduce-overhead":
+        run = recorded(program.run, graph, partial(counters.count_in, "cuda_graphs"))
+        program = replace(program, run=run)
     return program
 
 

@@ -84,7 +84,7 @@ class WarmStart:
             return None
         f = self.function
         codes = tuple(map(code_key, (f.__code__, program_code(f.__code__, tuple(slots)))))
-        asked = o.dynamic, o.backend, o.unroll_limit, o.memory_plan, o.fast_random, o.name
+        asked = o.dynamic, o.backend, o.unroll_limit, o.memory_plan, o.fast_random, o.mode, o.name
         said = tuple(environment(name) for name in POLICIES)
         process = sys.flags.optimize, torch.version.cuda and torch.cuda.device_count()
         return digest((codes, f.__module__, f.__qualname__, asked, said, process))
