@@ -1,6 +1,8 @@
 """Where the CPU time of a first call goes, and what a second process saves; 24 layers beside 6.
 
-    python benchmarks/warm.py [--runs 3] [--out benchmarks/results/warm]
+    python benchmarks/warm.py [--runs 3] [--bench FOLDER] [--out benchmarks/results/warm]
+
+FOLDER has a workloads.py, whose workloads are measured instead.
 
 Each measurement is a process of its own, with one thread: `cold` with an empty cache folder, `warm`
 with the folder that a cold one left, `traced` with that folder less the entries, so that the
@@ -91,21 +93,37 @@ WORKLOADS = {"bert": bert, "gpt2": gpt2, "mlp_train": mlp_train, "norm": norm} |
 }
 
 
-def measure(name: str) -> dict[str, Any]:
+def of_bench(name: str, folder: Path) -> tuple[Any, tuple, Callable[..., Any], bool]:
+    """Target, arguments of its first call, what calls it, whether it trains."""
+    sys.path.insert(0, str(folder))
+    import workloads  # type: ignore[import-not-found]
+
+    case = workloads.WORKLOADS[name]()
+    return case.target, case.inputs(*case.shapes[0]), case.drive, case.train
+
+
+def own(name: str) -> tuple[Any, tuple, Callable[..., Any], bool]:
+    def drive(f: Callable[..., Any], *inputs: Any) -> None:
+        result = f(*inputs)
+        if name == "mlp_train":
+            result.sum().backward()
+
+    return *WORKLOADS[name](), drive, name == "mlp_train"
+
+
+def measure(name: str, bench: Path | None) -> dict[str, Any]:
     """One first call in this process."""
     import jitshape
     import jitshape.backend.jit
     import jitshape.compiler
 
     torch.manual_seed(0)
-    model, inputs = WORKLOADS[name]()
+    model, inputs, drive, train = own(name) if bench is None else of_bench(name, bench)
     jitshape.compiler.start()
-    compiled, train = jitshape.compile(model), name == "mlp_train"
+    compiled = jitshape.compile(model)
 
     def call(f: Callable[..., Any]) -> None:
-        result = f(*inputs)
-        if train:
-            result.sum().backward()
+        drive(f, *inputs)
 
     with torch.set_grad_enabled(train):
         call(model)
@@ -125,8 +143,10 @@ def _why(stats: dict[str, Any]) -> str:
     return "; ".join(reasons)
 
 
-def in_process(name: str, folder: Path, entries: bool) -> dict[str, Any]:
+def in_process(name: str, bench: Path | None, folder: Path, entries: bool) -> dict[str, Any]:
     command = [sys.executable, __file__, "--child", name]
+    if bench is not None:
+        command += ["--bench", str(bench)]
     variables = {"JITSHAPE_CACHE_DIR": str(folder), "OMP_NUM_THREADS": "1"}
     if not entries:  # another policy of sizes that changes nothing: entries of it are not there
         variables["JITSHAPE_STATIC_SOURCES"] = "no source has this name"
@@ -135,13 +155,13 @@ def in_process(name: str, folder: Path, entries: bool) -> dict[str, Any]:
     return json.loads(output.stdout.splitlines()[-1])
 
 
-def run(name: str) -> dict[str, dict[str, Any]]:
+def run(name: str, bench: Path | None) -> dict[str, dict[str, Any]]:
     """Of one empty folder: the cold process, and those that find what it left."""
     with tempfile.TemporaryDirectory() as folder:
         return {
-            "cold": in_process(name, Path(folder), True),
-            "warm": in_process(name, Path(folder), True),
-            "traced": in_process(name, Path(folder), False),
+            "cold": in_process(name, bench, Path(folder), True),
+            "warm": in_process(name, bench, Path(folder), True),
+            "traced": in_process(name, bench, Path(folder), False),
         }
 
 
@@ -172,16 +192,17 @@ def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--bench", type=Path)
     parser.add_argument("--only", default=",".join(WORKLOADS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
-        print(json.dumps(measure(options.child)))
+        print(json.dumps(measure(options.child, options.bench)))
         return
     found = {}
     for name in options.only.split(","):
-        runs = [run(name) for _ in range(options.runs)]
+        runs = [run(name, options.bench) for _ in range(options.runs)]
         found[name] = {kind: median([one[kind] for one in runs]) for kind in KINDS}
     text = table(found)
     print(text)

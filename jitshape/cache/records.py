@@ -9,13 +9,13 @@ reason in `stats()["details"]` and the log.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
+import jitshape.cache.environment  # noqa: F401  (the store needs it: before the first call)
 from jitshape.backend.autograd import Contract
 from jitshape.backend.compile import Program
 from jitshape.backend.records import ProgramRecord, Texts, read_program, write_program
@@ -53,9 +53,10 @@ def _read_leaf(wanted: type, given: Any) -> Any:
 _encoder = msgspec.msgpack.Encoder(enc_hook=tree)
 
 
-@functools.cache
-def _decoder(kind: Any) -> msgspec.msgpack.Decoder:
-    return msgspec.msgpack.Decoder(kind, dec_hook=_read_leaf)
+_DECODERS: dict[type, msgspec.msgpack.Decoder] = {
+    kind: msgspec.msgpack.Decoder(kind, dec_hook=_read_leaf)
+    for kind in (GraphRecord, ProgramRecord, Texts)
+}
 
 
 def digest(key: Hashable) -> str:
@@ -128,7 +129,7 @@ class Shelf:
         if data is None:
             return None
         try:
-            return _decoder(kind).decode(data)
+            return _DECODERS[kind].decode(data)
         except (msgspec.DecodeError, Unreadable) as error:
             _refused(level, str(error))
             return None

@@ -87,6 +87,7 @@ class Writer:
         self.function, self.program, self.graph = function, program, graph
         self.sources: list[Tree] = []
         self._places: dict[S.Source, int] = {}
+        self._noted: set[int] = set()  # of sources, which the guards hold
         self._at: dict[int, list[tuple[str, S.Source]]] = defaultdict(list)
         self.table = Table(function, self._found_at)
         for guard in program.guards:
@@ -104,8 +105,9 @@ class Writer:
         elif isinstance(check, C.SpecialMethods) and isinstance(source, S.Held):
             for name, method in check.present:
                 self.table.note_attribute(source.object, name, method)  # type: ignore[arg-type]
-        while source is not None:
-            if isinstance(source, S.Held):
+        while source is not None and id(source) not in self._noted:
+            self._noted.add(id(source))
+            if type(source) is S.Held:
                 self.table.note(source.object)
             source = getattr(source, "base", None)
 
@@ -141,7 +143,7 @@ class Writer:
         return self.table.ref(x) if type(x) is tuple else self.tree(x)
 
     def tree(self, x: Any) -> Tree:
-        return value(x, self.leaf)
+        return x if type(x) is str else value(x, self.leaf)
 
     def leaf(self, x: Any) -> Tree:
         if isinstance(x, S.Source):
@@ -170,8 +172,10 @@ class Writer:
         check = self.program.guards[guard].check
         if isinstance(check, C.Ambient):
             return HERE, 0, 0, 0, 0, None, guard
-        if op == OPS["TENSOR"]:
-            made: Tree = ["tensor", guard]
+        if object is None:
+            made: Tree = None
+        elif op == OPS["TENSOR"]:
+            made = ["tensor", guard]
         elif op == OPS["PREDICATE"]:
             function, *registers = object
             itemsizes = function.args[1] if isinstance(check, C.Apart) else None
