@@ -64,6 +64,7 @@ def make():
 closed = make()
 """
 HELPERS = """
+import collections
 import enum
 
 class Kind(enum.Enum):
@@ -72,6 +73,8 @@ class Kind(enum.Enum):
 class Marker:
     pass
 
+Pair = collections.namedtuple("Pair", "first second")
+PAIR = Pair(0.75, 0.5)
 OPTIONS = {"shift": 0.25}
 
 def scaled(h, by=1.5):
@@ -80,9 +83,10 @@ def scaled(h, by=1.5):
 def added(h, *, more=0.125):
     def inner(h):
         return h.sin()
-    return inner(h) + OPTIONS["shift"] + more
+    return inner(h) + OPTIONS["shift"] + more + PAIR.second
 """
 EDITS = {  # name: (file, old, new)
+    "the order of fields": ("helpers", '"first second"', '"second first"'),
     "a comment and moved lines": ("helpers", "import enum", "# nothing\n\nimport enum"),
     "a helper's code": ("helpers", "return h * by", "return h / by"),
     "code inside a helper": ("helpers", "h.sin()", "h.cos()"),

@@ -18,6 +18,7 @@ import functools
 import hashlib
 import sys
 import types
+from _collections import _tuplegetter  # type: ignore[attr-defined]
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -150,6 +151,7 @@ def shallow(x: Any) -> Tree:
 CONTENTS: dict[type, Callable[[Any], Tree]] = {
     types.CodeType: lambda x: ["code", digest_of(x), x.co_qualname],
     types.CellType: lambda x: ["cell"],
+    _tuplegetter: lambda x: ["item", x.__reduce__()[1][0]],  # a field of a namedtuple
     dict: lambda x: ["dict"],
 }
 
