@@ -58,6 +58,7 @@ class Builder:
         self.faults: dict[Scalar, None] = {}  # what must not hold at any element computed
         self.divisors: list[Scalar] = []  # that must not be 0, of the op that is lowered
         self.unchecked: set[Size] = set()  # indices computed by the graph that need no binding
+        self.inside: set[Size] = set()  # indirect indices that are in range
         self.place: Callable[[Size], Size] = lambda expr: expr  # from index to kernel axes
 
     def _intern(self, key: tuple, make: Callable[[], Any]) -> Any:
@@ -107,12 +108,14 @@ class Builder:
         op = {"max": "maximum", "min": "minimum"}.get(atom.kind, atom.kind)
         return self.apply(op, *(self.index(arg) for arg in atom.args))
 
-    def indirect(self, scalar: Scalar) -> Size:
-        """A size that stands for the integer `scalar` in an index."""
+    def indirect(self, scalar: Scalar, inside: bool = False) -> Size:
+        """A size that stands for the integer `scalar` in an index; `inside`: it is in range by
+        the way it is computed, and needs no check."""
         scalar = self.cast(scalar, torch.int64)
         if isinstance(scalar, (IndexValue, Literal)):
             known = scalar.expr if isinstance(scalar, IndexValue) else int(scalar.value)
-            self.unchecked.add(known)
+            if not inside:
+                self.unchecked.add(known)
             return known
 
         def bind() -> Size:
@@ -121,7 +124,10 @@ class Builder:
             self._indirect[symbol.symbol.id] = (symbol.symbol, scalar)
             return symbol
 
-        return self._intern(("indirect", scalar), bind)
+        symbol = self._intern(("indirect", scalar, inside), bind)
+        if inside:
+            self.inside.add(symbol)
+        return symbol
 
     def bindings(self, expr: Size) -> tuple[tuple[Atom, Scalar], ...]:
         """The indirect symbols in `expr` with their scalars."""

@@ -267,7 +267,7 @@ class Reader:
                 b.unchecked.discard(at)
                 if self._is_within(at, size):
                     continue
-            elif type(at) is not IntExpr or not b.bindings(at):
+            elif at in b.inside or type(at) is not IntExpr or not b.bindings(at):
                 continue
             yield b.logical_and(b.ge(b.index(at), 0), b.lt(b.index(at), b.index(size)))
 

@@ -17,6 +17,7 @@ from jitshape.ir.ops import (  # noqa: F401
     rearranging,
     reductions,
     refusals,
+    resampling,
     rnn,
     softmax,
     streams,

@@ -1,4 +1,4 @@
-"""Pooling and resampling of images.
+"""Pooling of images and of volumes.
 
 Small windows are unrolled: an output element, or a gradient of an input element, is an expression
 over the elements in reach.  Large ones are left to ATen.  Invariant: layouts as ATen's
@@ -7,40 +7,45 @@ over the elements in reach.  Large ones are left to ATen.  Invariant: layouts as
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
-from jitshape.ir.ops.families import require, require_elements
-from jitshape.ir.ops.indexing import index_op
+from jitshape.ir.ops.families import like, require, require_elements
+from jitshape.ir.ops.rearranging import all_of, image, within, zero_unless
 from jitshape.ir.ops.registry import op
-from jitshape.ir.strides import format_strides, suggested_format
 from jitshape.ir.symint import Size, sym_max, sym_min
 from jitshape.ir.types import TensorType
 
 MOST_UNROLLED = 32  # elements of a window
 
 
-def _pair(x: Any, default: tuple[int, int] = (0, 0)) -> tuple[Any, Any]:
-    """One number for both dimensions, or one for each; none: `default`."""
-    values = list(x) if isinstance(x, (list, tuple)) else [x]
+def _each(rank: int, x: Any, default: tuple[int, ...]) -> tuple[int, ...]:
+    """One number for all dimensions, or one for each; none: `default`."""
+    values = tuple(x) if isinstance(x, (list, tuple)) else (x,)
     if not values:
         return default
-    return (values[0], values[-1])
+    return values * rank if len(values) == 1 else values
 
 
 class Windows(NamedTuple):
-    """Windows over the last two dimensions of an image."""
+    """Windows over the last dimensions of an image or a volume."""
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     ceil: bool
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
 
     def count(self, env: Any, size: Size, d: int) -> Size:
         """How many windows fit along dimension `d`; with `ceil` the last may reach out, but must
@@ -54,8 +59,9 @@ class Windows(NamedTuple):
 
     def check(self, env: Any, shape: Sequence[Size]) -> None:
         """An image has channels and pixels, and room for a window."""
-        require_elements(env, shape[-3:], f"Expected a non-empty image, but got {list(shape)}")
-        for d, size in enumerate(shape[-2:]):
+        text = f"Expected a non-empty image, but got {list(shape)}"
+        require_elements(env, shape[-self.rank - 1 :], text)
+        for d, size in enumerate(shape[-self.rank :]):
             reach = self.dilation[d] * (self.kernel[d] - 1) + 1
             room = size + 2 * self.padding[d] - reach + (self.stride[d] - 1) * self.ceil
             require(env, compare("ge", room, 0), "Output size is too small")
@@ -63,66 +69,83 @@ class Windows(NamedTuple):
     @property
     def large(self) -> bool:
         """Whether an expression over all elements would be too long."""
-        return self.kernel[0] * self.kernel[1] > MOST_UNROLLED
+        return math.prod(self.kernel) > MOST_UNROLLED
 
-    def elements(self) -> Iterator[tuple[int, int]]:
-        for kh in range(self.kernel[0]):
-            for kw in range(self.kernel[1]):
-                yield kh, kw
+    def elements(self) -> Iterator[tuple[int, ...]]:
+        """The places within a window."""
+        return itertools.product(*map(range, self.kernel))
 
-    def start(self, at: Size, d: int) -> Size:
-        return at * self.stride[d] - self.padding[d]
+    def starts(self, window: Sequence[Size]) -> list[Size]:
+        """Where a window begins, in the padding too."""
+        rows = zip(window, self.stride, self.padding)
+        return [at * step - pad for at, step, pad in rows]
+
+    def reached(self, window: Sequence[Size], element: Sequence[int]) -> list[Size]:
+        """Where an element of a window lies."""
+        rows = zip(self.starts(window), element, self.dilation)
+        return [start + k * step for start, k, step in rows]
+
+    def split(self, index: Sequence[Size]) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
+        """(batch and channel, place in the image)"""
+        return tuple(index[: -self.rank]), tuple(index[-self.rank :])
 
 
 def windows(
-    kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    rank: int,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
 ) -> Windows:
-    kernel = _pair(kernel_size)
-    return Windows(kernel, _pair(stride, kernel), _pair(padding), _pair(dilation), ceil_mode)
-
-
-def _image(env: Any, x: Value, height: Size, width: Size, dtype: Any = None) -> TensorType:
-    """A new image of other extent, in the memory format of `x`."""
-    old = x.type
-    shape = (*old.shape[:-2], height, width)
-    format_ = suggested_format(old.shape, old.strides)
-    strides = format_strides(env, shape, (), format_)
-    return TensorType(shape, strides, dtype or old.dtype, old.device)
-
-
-def _pooled(env: Any, x: Value, w: Windows, dtype: Any = None) -> TensorType:
-    height, width = (w.count(env, x.type.shape[d - 2], d) for d in range(2))
-    return _image(env, x, height, width, dtype)
-
-
-def _all(b: Any, conditions: Sequence[Any]) -> Any:
-    result = conditions[0]
-    for condition in conditions[1:]:
-        result = b.logical_and(result, condition)
-    return result
-
-
-def _within(b: Any, at: Sequence[Size], sizes: Sequence[Size]) -> Any:
-    """Whether a position lies in an extent."""
-    return _all(
-        b,
-        [
-            test
-            for i, size in zip(at, sizes)
-            for test in (b.ge(b.index(i), 0), b.lt(b.index(i), b.index(size)))
-        ],
+    """Windows over `rank` dimensions, from a pooling op's arguments."""
+    none, one = (0,) * rank, (1,) * rank
+    kernel = _each(rank, kernel_size, none)
+    return Windows(
+        kernel,
+        _each(rank, stride, kernel),
+        _each(rank, padding, none),
+        _each(rank, dilation, one),
+        ceil_mode,
     )
 
 
-def _covering(b: Any, w: Windows, at: Sequence[Size], kh: int, kw: int, sizes: Any) -> Any:
-    """The window whose element (kh, kw) lies at `at`, and whether there is one among `sizes`."""
-    shifted = [at[d] + w.padding[d] - w.dilation[d] * k for d, k in enumerate((kh, kw))]
+def _extent(env: Any, x: Value, w: Windows) -> tuple[Size, ...]:
+    """The shape of what is pooled from `x`."""
+    lead, sizes = w.split(x.type.shape)
+    return (*lead, *(w.count(env, n, d) for d, n in enumerate(sizes)))
+
+
+def _laid_out(
+    env: Any, x: Value, rank: int, shape: Sequence[Size], dtype: Any = None
+) -> TensorType:
+    """In the memory format of `x`; a single volume has that of a batch of one."""
+    if rank == 2 or len(shape) > rank + 1:
+        return image(env, x, shape, dtype)
+    old = x.type
+    batch = TensorType((1, *old.shape), (0, *old.strides), old.dtype, old.device)
+    made = image(env, Value("batch", batch, None), (1, *shape), dtype)
+    return replace(made, shape=made.shape[1:], strides=made.strides[1:])
+
+
+def _covering(b: Any, w: Windows, at: Sequence[Size], element: Sequence[int], sizes: Any) -> Any:
+    """The window of which an element lies at `at`, and whether there is one among `sizes`."""
+    rows = zip(at, w.padding, w.dilation, element)
+    shifted = [i + pad - step * k for i, pad, step, k in rows]
     window = [i // step for i, step in zip(shifted, w.stride)]
-    exists = [_within(b, window, sizes)]
+    exists = [within(b, window, sizes)]
     for i, step in zip(shifted, w.stride):
         if step != 1:
             exists.append(b.eq(b.index(i % step), 0))
-    return window, _all(b, exists)
+    return window, all_of(b, exists)
+
+
+def _number(at: Sequence[Size], sizes: Sequence[Size]) -> Size:
+    """A place counted row by row."""
+    number: Size = 0
+    for i, size in zip(at, sizes):
+        number = number * size + i
+    return number
 
 
 # ---- maxima
@@ -134,14 +157,14 @@ def _least(dtype: torch.dtype) -> float | int:
 
 def _walk(b: Any, index: Any, load: Any, x: Value, w: Windows) -> tuple[Any, Any]:
     """The maximum of a window and its position in the image; nan wins, the last of them."""
-    *lead, i, j = index
-    height, width = x.type.shape[-2:]
+    lead, window = w.split(index)
+    sizes = w.split(x.type.shape)[1]
     best, place, found = None, None, None
-    for kh, kw in w.elements():
-        at = (w.start(i, 0) + kh * w.dilation[0], w.start(j, 1) + kw * w.dilation[1])
-        inside = _within(b, at, (height, width)) if any(w.padding) or w.ceil else None
+    for element in w.elements():
+        at = w.reached(window, element)
+        inside = within(b, at, sizes) if any(w.padding) or w.ceil else None
         value = load(x, (*lead, *at), inside)
-        here = b.index(at[0] * width + at[1])
+        here = b.index(_number(at, sizes))
         if best is None:
             least = b.cast(b.scalar(_least(x.type.dtype)), value.dtype)
             best, place, found = (b.where(inside, value, least) if inside else value), here, inside
@@ -156,16 +179,42 @@ def _walk(b: Any, index: Any, load: Any, x: Value, w: Windows) -> tuple[Any, Any
     return best, place
 
 
+def _images(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images or volumes, row-major and with the channels inside."""
+    x = torch.randn(2, 3, 7, 9) if rank == 2 else torch.randn(2, 2, 5, 6, 7)
+    format_ = torch.channels_last if rank == 2 else torch.channels_last_3d
+    return x, x.contiguous(memory_format=format_)
+
+
 class _Maxima:
-    def check(env, x, *args):
-        windows(*args).check(env, x.type.shape)
+    rank = 2
 
-    def type(env, x, *args):
-        return _pooled(env, x, windows(*args))
+    @classmethod
+    def windows(cls, *args):
+        return windows(cls.rank, *args)
 
-    def samples():
-        x = torch.randn(2, 3, 7, 9)
-        last = x.contiguous(memory_format=torch.channels_last)
+    @classmethod
+    def check(cls, env, x, *args):
+        cls.windows(*args).check(env, x.type.shape)
+
+    @classmethod
+    def type(cls, env, x, *args):
+        return cls.typed(env, x, *args)
+
+    @classmethod
+    def typed(cls, env, x, *args, dtype=None):
+        return _laid_out(env, x, cls.rank, _extent(env, x, cls.windows(*args)), dtype)
+
+    @classmethod
+    def eager(cls):
+        return getattr(torch.ops.aten, f"max_pool{cls.rank}d_with_indices")
+
+    @classmethod
+    def samples(cls):
+        x, last = _images(cls.rank)
+        if cls.rank == 3:
+            rows = [(x, [2] * 3), (last, [3] * 3, [2] * 3, [1] * 3), (x[0], [2, 1, 3], [1] * 3)]
+            return [(row, {}) for row in (*rows, (x, [3, 3, 4], [2] * 3, [1] * 3, [1] * 3, True))]
         return [
             ((x, [2, 2]), {}),
             ((last, [3, 3], [2, 2], [1, 1]), {}),
@@ -175,80 +224,91 @@ class _Maxima:
         ]
 
 
-@index_op("jitshape.max_pool2d.default", base=_Maxima)
-class MaxPoolValues:
-    def run(*args):
-        return torch.ops.aten.max_pool2d_with_indices(*args)[0]
+class _MaxValues(_Maxima):
+    @classmethod
+    def run(cls, *args):
+        return cls.eager()(*args)[0]
 
-    def source(b, index, load, x, *args):
-        return _walk(b, index, load, x, windows(*args))[0]
+    @classmethod
+    def source(cls, b, index, load, x, *args):
+        return _walk(b, index, load, x, cls.windows(*args))[0]
 
 
-@index_op("jitshape.max_pool2d_places.default", base=_Maxima)
-class MaxPoolPlaces:
+class _MaxPlaces(_Maxima):
     """Where the maxima lie, counted row by row within one image."""
 
-    def type(env, x, *args):
-        return _pooled(env, x, windows(*args), torch.int64)
+    @classmethod
+    def type(cls, env, x, *args):
+        return cls.typed(env, x, *args, dtype=torch.int64)
 
-    def run(*args):
-        return torch.ops.aten.max_pool2d_with_indices(*args)[1]
+    @classmethod
+    def run(cls, *args):
+        return cls.eager()(*args)[1]
 
-    def source(b, index, load, x, *args):
-        return _walk(b, index, load, x, windows(*args))[1]
+    @classmethod
+    def source(cls, b, index, load, x, *args):
+        return _walk(b, index, load, x, cls.windows(*args))[1]
 
 
-@op("aten.max_pool2d_with_indices.default", family="composite", base=_Maxima)
-class MaxPool:
-    def type(env, x, *args):
-        w = windows(*args)
-        return [_pooled(env, x, w), _pooled(env, x, w, torch.int64)]
+class _Max(_Maxima):
+    @classmethod
+    def type(cls, env, x, *args):
+        return [cls.typed(env, x, *args, dtype=dtype) for dtype in (None, torch.int64)]
 
-    def decompose(g, node, x, *args):
-        if windows(*args).large:
-            return g.call("jitshape.large_max_pool2d", x, *args)
-        names = ("jitshape.max_pool2d", "jitshape.max_pool2d_places")
+    @classmethod
+    def run(cls, *args):
+        return cls.eager()(*args)
+
+    @classmethod
+    def decompose(cls, g, node, x, *args):
+        if cls.windows(*args).large:
+            return g.call(f"jitshape.large_max_pool{cls.rank}d", x, *args)
+        names = (f"jitshape.max_pool{cls.rank}d", f"jitshape.max_pool{cls.rank}d_places")
         return tuple(g.call(name, x, *args) for name in names)
 
 
-@op("jitshape.large_max_pool2d.default", family="extern", base=_Maxima)
-class LargeMaxPool:
-    type = MaxPool.type
-
-    def run(*args):
-        return torch.ops.aten.max_pool2d_with_indices(*args)
-
-    def samples():
+class _LargeMax(_Max):
+    @classmethod
+    def samples(cls):
+        if cls.rank == 3:
+            return [((torch.randn(2, 3, 8, 9, 9), [7, 4, 4], [1] * 3, [3, 2, 2]), {})]
         return [((torch.randn(2, 3, 14, 15), [9, 7], [1, 1], [4, 3]), {})]
 
 
-@index_op("aten.max_pool2d_with_indices_backward.default")
-class MaxPoolBackward:
-    def type(env, grad, x, *args):
-        return _image(env, x, *x.type.shape[-2:])
+class _MaxBackward(_Maxima):
+    @classmethod
+    def check(cls, env, *args):
+        pass
 
-    def left_to_aten(grad, x, *args):
-        return windows(*args[:-1]).large
+    @classmethod
+    def type(cls, env, grad, x, *args):
+        return _laid_out(env, x, cls.rank, x.type.shape)
 
-    def source(b, index, load, grad, x, kernel_size, stride, padding, dilation, ceil_mode, places):
-        w = windows(kernel_size, stride, padding, dilation, ceil_mode)
-        *lead, i, j = index
-        here = b.index(i * x.type.shape[-1] + j)
+    @classmethod
+    def left_to_aten(cls, grad, x, *args):
+        return cls.windows(*args[:-1]).large
+
+    @classmethod
+    def source(cls, b, index, load, grad, x, *args):
+        *rest, places = args
+        w = cls.windows(*rest)
+        lead, at = w.split(index)
+        here = b.index(_number(at, w.split(x.type.shape)[1]))
         total = None
-        for kh, kw in w.elements():
-            window, exists = _covering(b, w, (i, j), kh, kw, places.type.shape[-2:])
-            at = (*lead, *window)
-            mine = b.logical_and(exists, b.eq(load(places, at, exists), here))
-            share = load(grad, at, mine)
-            share = b.where(mine, share, b.cast(b.scalar(0), share.dtype))
+        for element in w.elements():
+            window, exists = _covering(b, w, at, element, w.split(places.type.shape)[1])
+            place = (*lead, *window)
+            mine = b.logical_and(exists, b.eq(load(places, place, exists), here))
+            share = zero_unless(b, mine, load(grad, place, mine))
             total = share if total is None else b.add(total, share)
         return total
 
-    def samples():
-        rows = []
-        for (x, *args), _ in _Maxima.samples():
-            row = (*args, *([], [0, 0], [1, 1], False)[len(args) - 1 :])
-            values, places = torch.ops.aten.max_pool2d_with_indices(x, *row)
+    @classmethod
+    def samples(cls):
+        rows, rank = [], cls.rank
+        for (x, *args), _ in super().samples():
+            row = (*args, *([], [0] * rank, [1] * rank, False)[len(args) - 1 :])
+            values, places = cls.eager()(x, *row)
             rows.append(((torch.randn_like(values), x, *row, places), {}))
         return rows
 
@@ -263,23 +323,23 @@ class Means(NamedTuple):
     count_padding: bool
     divisor: int | None
 
-    def share(self, b: Any, at: Sequence[Size], sizes: Sequence[Size], dtype: Any) -> Any:
+    def share(self, b: Any, window: Sequence[Size], sizes: Sequence[Size], dtype: Any) -> Any:
         """What a window's sum is divided by."""
         if self.divisor is not None:
             return b.cast(b.scalar(self.divisor), dtype)
         w, count = self.windows, 1
-        for d in range(2):
-            start = w.start(at[d], d)
-            end = start + w.kernel[d]
-            if w.ceil or (w.padding[d] and not self.count_padding):
-                end = sym_min(end, sizes[d] + w.padding[d])
-            if w.padding[d] and not self.count_padding:
-                start, end = sym_max(start, 0), sym_min(end, sizes[d])
+        for start, kernel, pad, size in zip(w.starts(window), w.kernel, w.padding, sizes):
+            end = start + kernel
+            if w.ceil or (pad and not self.count_padding):
+                end = sym_min(end, size + pad)
+            if pad and not self.count_padding:
+                start, end = sym_max(start, 0), sym_min(end, size)
             count = count * (end - start)
         return b.cast(b.index(count), dtype)
 
 
 def means(
+    rank: int,
     kernel_size: Any,
     stride: Any = (),
     padding: Any = 0,
@@ -287,7 +347,7 @@ def means(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Means:
-    w = windows(kernel_size, stride, padding, 1, ceil_mode)
+    w = windows(rank, kernel_size, stride, padding, 1, ceil_mode)
     return Means(w, count_include_pad, divisor_override)
 
 
@@ -299,34 +359,53 @@ def _quotient(b: Any, total: Any, count: Any) -> Any:
     return b.cast(b.trunc(wide), total.dtype)
 
 
-@index_op("aten.avg_pool2d.default")
-class AvgPool:
-    def check(env, x, *args):
-        means(*args).windows.check(env, x.type.shape)
+class _Mean:
+    rank = 2
 
-    def type(env, x, *args):
-        return _pooled(env, x, means(*args).windows)
+    @classmethod
+    def means(cls, *args):
+        return means(cls.rank, *args)
 
-    def left_to_aten(x, *args):
-        return means(*args).windows.large
+    @classmethod
+    def check(cls, env, x, *args):
+        w = cls.means(*args).windows
+        w.check(env, x.type.shape)
+        for size, kernel in zip(w.split(x.type.shape)[1], w.kernel):
+            if cls.rank == 3:
+                require(env, compare("ge", size, kernel), "input image smaller than kernel size")
 
-    def source(b, index, load, x, *args):
-        m = means(*args)
-        w, (*lead, i, j), sizes = m.windows, index, x.type.shape[-2:]
+    @classmethod
+    def type(cls, env, x, *args):
+        """Means of volumes are row-major."""
+        shape = _extent(env, x, cls.means(*args).windows)
+        return image(env, x, shape) if cls.rank == 2 else like(x, shape)
+
+    @classmethod
+    def left_to_aten(cls, x, *args):
+        return cls.means(*args).windows.large
+
+    @classmethod
+    def source(cls, b, index, load, x, *args):
+        m = cls.means(*args)
+        w = m.windows
+        (lead, window), sizes = w.split(index), w.split(x.type.shape)[1]
         total = None
-        for kh, kw in w.elements():
-            at = (w.start(i, 0) + kh, w.start(j, 1) + kw)
-            inside = _within(b, at, sizes) if any(w.padding) or w.ceil else None
+        for element in w.elements():
+            at = w.reached(window, element)
+            inside = within(b, at, sizes) if any(w.padding) or w.ceil else None
             value = load(x, (*lead, *at), inside)
             if inside is not None:
-                value = b.where(inside, value, b.cast(b.scalar(0), value.dtype))
+                value = zero_unless(b, inside, value)
             total = value if total is None else b.add(total, value)
         assert total is not None
-        return _quotient(b, total, m.share(b, (i, j), sizes, total.dtype))
+        return _quotient(b, total, m.share(b, window, sizes, total.dtype))
 
-    def samples():
-        x = torch.randn(2, 3, 7, 9)
-        last = x.contiguous(memory_format=torch.channels_last)
+    @classmethod
+    def samples(cls):
+        x, last = _images(cls.rank)
+        if cls.rank == 3:
+            rows = [(x, [2] * 3), (last, [3] * 3, [2] * 3, [1] * 3), (x[0], [2, 1, 3], [1] * 3)]
+            return [(row, {}) for row in (*rows, (x, [3, 3, 2], [2] * 3, [1] * 3, True, False))]
         return [
             ((x, [2, 2]), {}),
             ((last, [3, 3], [2, 2], [1, 1]), {}),
@@ -337,39 +416,61 @@ class AvgPool:
         ]
 
 
-@index_op("aten.avg_pool2d_backward.default")
-class AvgPoolBackward:
-    def type(env, grad, x, *args):
-        return _image(env, x, *x.type.shape[-2:])
+class _MeanBackward(_Mean):
+    @classmethod
+    def check(cls, env, *args):
+        pass
 
-    def left_to_aten(grad, x, *args):
-        return means(*args).windows.large
+    @classmethod
+    def type(cls, env, grad, x, *args):
+        return image(env, x, x.type.shape) if cls.rank == 2 else like(x)
 
-    def source(b, index, load, grad, x, *args):
-        m = means(*args)
-        *lead, i, j = index
+    @classmethod
+    def left_to_aten(cls, grad, x, *args):
+        return cls.means(*args).windows.large
+
+    @classmethod
+    def source(cls, b, index, load, grad, x, *args):
+        m = cls.means(*args)
+        w = m.windows
+        lead, at = w.split(index)
         total = None
-        for kh, kw in m.windows.elements():
-            window, exists = _covering(b, m.windows, (i, j), kh, kw, grad.type.shape[-2:])
+        for element in w.elements():
+            window, exists = _covering(b, w, at, element, w.split(grad.type.shape)[1])
             share = load(grad, (*lead, *window), exists)
-            share = _quotient(b, share, m.share(b, window, x.type.shape[-2:], share.dtype))
-            share = b.where(exists, share, b.cast(b.scalar(0), share.dtype))
+            divisor = m.share(b, window, w.split(x.type.shape)[1], share.dtype)
+            share = zero_unless(b, exists, _quotient(b, share, divisor))
             total = share if total is None else b.add(total, share)
         return total
 
-    def samples():
-        rows = []
-        for (x, *args), _ in AvgPool.samples():
-            row = (*args, *([], [0, 0], False, True, None)[len(args) - 1 :])
-            grad = torch.randn_like(torch.ops.aten.avg_pool2d(x, *row))
+    @classmethod
+    def samples(cls):
+        rows, rank = [], cls.rank
+        for (x, *args), _ in super().samples():
+            row = (*args, *([], [0] * rank, False, True, None)[len(args) - 1 :])
+            grad = torch.randn_like(getattr(torch.ops.aten, f"avg_pool{rank}d")(x, *row))
             rows.append(((grad, x, *row), {}))
         return rows
+
+
+for _rank in (2, 3):
+    for _name, _family, _base in (
+        ("jitshape.max_pool{}d", "index", _MaxValues),
+        ("jitshape.max_pool{}d_places", "index", _MaxPlaces),
+        ("jitshape.large_max_pool{}d", "extern", _LargeMax),
+        ("aten.max_pool{}d_with_indices", "composite", _Max),
+        ("aten.max_pool{}d_with_indices_backward", "index", _MaxBackward),
+        ("aten.avg_pool{}d", "index", _Mean),
+        ("aten.avg_pool{}d_backward", "index", _MeanBackward),
+    ):
+        _block = type(_base.__name__[1:], (_base,), {"rank": _rank, "__doc__": _base.__doc__})
+        op(f"{_name.format(_rank)}.default", family=_family)(_block)
 
 
 @op("aten._adaptive_avg_pool2d.default", family="extern")
 class AdaptiveAvgPool:
     def type(env, x, output_size):
-        return _image(env, x, *output_size)
+        return image(env, x, (*x.type.shape[:-2], *output_size))
 
     def samples():
         return [((torch.randn(2, 3, 7, 9), [3, 4]), {})]
@@ -378,73 +479,7 @@ class AdaptiveAvgPool:
 @op("aten._adaptive_avg_pool2d_backward.default", family="extern")
 class AdaptiveAvgPoolBackward:
     def type(env, grad, x):
-        return _image(env, x, *x.type.shape[-2:])
+        return image(env, x, x.type.shape)
 
     def samples():
         return [((torch.randn(2, 3, 3, 4), torch.randn(2, 3, 7, 9)), {})]
-
-
-# ---- resampling
-
-
-@index_op("aten.upsample_nearest2d.default")
-class UpsampleNearest:
-    def check(env, x, output_size, scales_h=None, scales_w=None):
-        shape = (*x.type.shape[1:], *output_size)
-        require_elements(env, shape, "Input and output sizes should be greater than 0")
-
-    def type(env, x, output_size, scales_h=None, scales_w=None):
-        return _image(env, x, *output_size)
-
-    def source(b, index, load, x, output_size, scales_h=None, scales_w=None):
-        *lead, i, j = index
-        at = []
-        for place, size, new, scale in zip(
-            (i, j), x.type.shape[-2:], output_size, (scales_h, scales_w)
-        ):
-            if scale is not None and float(scale).is_integer():
-                at.append(sym_min(place // int(scale), size - 1))
-                continue
-            step = b.div(b.cast(b.index(size), torch.float32), b.cast(b.index(new), torch.float32))
-            if scale is not None:
-                step = b.const(1 / scale, torch.float32)
-            source = b.trunc(b.mul(b.cast(b.index(place), torch.float32), step))
-            found = b.minimum(b.cast(source, torch.int64), b.index(size - 1))
-            # the number of steps, if it is 1 or 2, counts before the scale
-            for steps in (2, 1):
-                whole = b.eq(b.index(new), b.index(size * steps))
-                found = b.where(whole, b.index(place // steps), found)
-            at.append(b.indirect(found))
-        return load(x, (*lead, *at))
-
-    def samples():
-        x = torch.randn(2, 3, 4, 5)
-        return [
-            ((x, [8, 10], 2.0, 2.0), {}),
-            ((x, [7, 3]), {}),
-            ((x, [6, 7], 1.5, 1.5), {}),
-            ((x, [4, 10], 1.2, 2.1), {}),
-        ]
-
-
-class _Resampled:
-    def type(env, x, output_size, *args):
-        return _image(env, x, *output_size)
-
-
-@op("aten.upsample_bilinear2d.default", "aten.upsample_bicubic2d.default", family="extern",
-    base=_Resampled)  # fmt: skip
-class UpsampleLinear:
-    def samples():
-        return [((torch.randn(2, 3, 4, 5), [8, 9], False), {})]
-
-
-@op(
-    "aten.upsample_nearest2d_backward.default",
-    "aten.upsample_bilinear2d_backward.default",
-    "aten.upsample_bicubic2d_backward.default",
-    family="extern",
-)
-class UpsampleBackward:
-    def type(env, grad, output_size, input_size, *args):
-        return _image(env, grad, *input_size[-2:])

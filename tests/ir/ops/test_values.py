@@ -19,7 +19,7 @@ from tests.ir.ops.test_blocks import OTHER_OVERLOAD, SAMPLED, layout, schema_of
 FAMILIES = ("pointwise", "reduction", "scan", "factory", "index", "composite", "view")
 COMPUTED = [name for name in SAMPLED if OPS[name].family in FAMILIES]
 # Arguments that are right together only: not tried at other sizes.
-DEPENDENT = {"aten.max_pool2d_with_indices_backward.default"}
+DEPENDENT = {f"aten.max_pool{rank}d_with_indices_backward.default" for rank in (2, 3)}
 ROUNDED_AT_EACH_STEP = ("prod", "reflection_pad")  # by eager, in bf16
 OTHER_DTYPES = (torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool)
 
