@@ -11,7 +11,6 @@ in every kernel that reads them.
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -42,6 +41,7 @@ from jitshape.backend.lower import (
     is_view,
     root,
 )
+from jitshape.backend.ordering import Traffic, in_order
 from jitshape.ir.graph import Graph, Node, Value, map_leaves, new_symbols
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.raising import may_fail
@@ -132,7 +132,19 @@ class _Scheduler:
         self._fuse_siblings(groups, group_of)
         stored = self._stored(groups, group_of)
         sums = self.contractions.sums
-        return Schedule(self.graph, self.algebra, _ordered(groups), stored, self.log, sums)
+        order = in_order(groups, self._traffic(groups, stored))
+        return Schedule(self.graph, self.algebra, order, stored, self.log, sums)
+
+    def _traffic(self, groups: list[Group], stored: set[Value]) -> Traffic:
+        kept = {root(v) for v in self.graph.outputs if isinstance(v, Value)}
+        kept |= set() if self.graph.consumed else set(self.graph.inputs)
+        reads, makes = {}, {}
+        for group in groups:
+            outs = group.extern.outs if group.extern else [u.value for u in group.units]
+            makes[group] = [v for v in outs if group.extern is not None or v in stored]
+            found = self._roots(group) - kept - set(outs)
+            reads[group] = sorted(found, key=lambda value: value.name)
+        return Traffic(reads, makes)
 
     def _tellers(self, node: Node, tellers: dict[Atom, Group]) -> set[Group]:
         """The calls that tell sizes which `node`, or what is inlined into it, depends on."""
@@ -475,24 +487,3 @@ def _path(a: Group, b: Group) -> str | None:
         seen |= fresh
         todo += fresh
     return None
-
-
-def _ordered(groups: list[Group]) -> list[Group]:
-    """Topological, otherwise as in the program (by the last unit)."""
-    waiting = {group: len(group.needs) for group in groups}
-    readers: dict[Group, list[Group]] = defaultdict(list)
-    for group in groups:
-        for need in group.needs:
-            readers[need].append(group)
-    ready = [(g.last, i, g) for i, g in enumerate(groups) if not waiting[g]]
-    heapq.heapify(ready)
-    order: list[Group] = []
-    while ready:
-        _, _, group = heapq.heappop(ready)
-        order.append(group)
-        for reader in readers[group]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, (reader.last, -len(order), reader))
-    assert len(order) == len(groups), "cyclic groups"
-    return order
