@@ -9,7 +9,7 @@ from typing import Any
 
 from jitshape.dims import make_spec
 from jitshape.errors import BadDimension, BadMark, NotCallable, UnknownOption
-from jitshape.options import environment, make_options
+from jitshape.options import make_options, switched
 
 STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
 
@@ -56,7 +56,7 @@ def compile(
         )
     _demand_callable(fn, "compile")
     checked = make_options(options, **named, dynamic_shapes=make_spec(dynamic_shapes, fn))
-    if disable or environment("DISABLE") not in ("", "0"):
+    if disable or switched("DISABLE"):
         return fn
     from jitshape import compiler
 

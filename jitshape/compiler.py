@@ -45,7 +45,7 @@ from jitshape.observe.records import (
     compiles_of,
     record,
 )
-from jitshape.options import Options, environment
+from jitshape.options import Options, environment, switched
 from jitshape.outcomes import Made, argument_names, bound_slots
 from jitshape.stages import Native, bypassed, collection_deferred, stage
 
@@ -354,7 +354,7 @@ def start() -> None:
     global _started, _force
     if not _started:
         _started = True
-        if environment("FORCE") not in ("", "0"):
+        if switched("FORCE"):
             _force = Force(lambda function: Compiler(function, Options(), serves_frames=True))
         if environment("LOGS"):
             logs.set_logs(environment("LOGS"))

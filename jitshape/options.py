@@ -98,6 +98,12 @@ def environment(name: str, default: str = "") -> str:
     return os.environ.get(f"JITSHAPE_{name}", default)
 
 
+def switched(name: str, default: bool = False) -> bool:
+    """JITSHAPE_<name> as a switch: "0", "false", "no" and "off" turn it off, all else on."""
+    text = environment(name).strip().lower()
+    return default if not text else text not in ("0", "false", "no", "off")
+
+
 def cache_folder() -> Path:
     """Where things are kept from run to run: JITSHAPE_CACHE_DIR, or the user's cache folder."""
     named = environment("CACHE_DIR")

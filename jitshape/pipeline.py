@@ -54,7 +54,7 @@ from jitshape.ir.trace import Trace, written_with_autograd
 from jitshape.observe import counters, logs
 from jitshape.observe.explaining import symbol_lines
 from jitshape.observe.records import is_detailed
-from jitshape.options import Options, environment
+from jitshape.options import Options, switched
 from jitshape.outcomes import (
     Called,
     Made,
@@ -91,7 +91,7 @@ def compile_call(
         text, called, inputs, compiled, shared, shares = "", None, (), None, (), False
         shown = tuple(f"{i.source}: {i.tensor.value.type}" for i in captured.tracer.inputs)
         check_promises(captured)
-        if environment("VALIDATE"):
+        if switched("VALIDATE"):
             prove_guards(captured)
         varying = note_varying(captured, continuations)
         if graph is not None:

@@ -33,7 +33,7 @@ from typing import Any
 
 from jitshape.cache.folder import locked, make_folder, write_whole
 from jitshape.observe import logs
-from jitshape.options import cache_folder, environment
+from jitshape.options import cache_folder, environment, switched
 
 FORMAT, VERSION = "jitshape shape profile", 1
 KEPT_FUNCTIONS, KEPT_SOURCES, KEPT_VALUES = 2000, 200, 16
@@ -96,7 +96,7 @@ def _content(x: Any) -> Any:
 def profile_path() -> Path | None:
     """Where the profile lies; None: it is switched off."""
     named = environment("PROFILE")
-    if named == "0":
+    if not switched("PROFILE", True):
         return None
     return cache_folder() / "profile.json" if named in ("", "1") else Path(named)
 

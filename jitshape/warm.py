@@ -31,7 +31,7 @@ from jitshape.frontend.marks import marks_of
 from jitshape.frontend.records.entries import EntryRecord, Reader, Writer
 from jitshape.ir.records.plain import Record, Unreadable, Unrecordable
 from jitshape.observe import counters, logs
-from jitshape.options import Options, environment
+from jitshape.options import Options, environment, switched
 from jitshape.outcomes import Made
 from jitshape.pipeline import callable_of
 from jitshape.profile import code_key
@@ -80,7 +80,7 @@ class WarmStart:
         o = self.options
         if callable(o.backend) or o.dynamic_shapes is not None or not o.cache:
             return None
-        if any(environment(name) not in ("", "0") for name in CHECKING):
+        if any(map(switched, CHECKING)):
             return None
         f = self.function
         codes = tuple(map(code_key, (f.__code__, program_code(f.__code__, tuple(slots)))))

@@ -3,7 +3,7 @@
 import pytest
 
 from jitshape.errors import UnknownOption
-from jitshape.options import Options, environment, make_options
+from jitshape.options import Options, environment, make_options, switched
 
 
 def test_defaults():
@@ -39,3 +39,20 @@ def test_environment(monkeypatch):
     monkeypatch.setenv("JITSHAPE_TRACE", "folder")
     assert environment("TRACE") == "folder"
     assert environment("NOTHING", "x") == "x"
+
+
+@pytest.mark.parametrize("text", ["0", "false", "No", " OFF "])
+def test_a_switch_that_is_off(monkeypatch, text):
+    monkeypatch.setenv("JITSHAPE_CACHE", text)
+    assert not switched("CACHE", True)
+
+
+@pytest.mark.parametrize("text", ["1", "true", "0.01", "yes"])
+def test_a_switch_that_is_on(monkeypatch, text):
+    monkeypatch.setenv("JITSHAPE_FORCE", text)
+    assert switched("FORCE")
+
+
+def test_a_switch_that_nobody_set(monkeypatch):
+    monkeypatch.setenv("JITSHAPE_FORCE", "")
+    assert not switched("FORCE") and switched("FORCE", True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from jitshape.cache import eviction, files, folder
 from jitshape.cache.files import Damaged, Entry
 from jitshape.observe import counters, logs, records
-from jitshape.options import cache_folder, environment
+from jitshape.options import cache_folder, environment, switched
 
 ENTRIES = "store"
 LIMIT = 2 * 2**30  # bytes
@@ -158,7 +158,7 @@ def open_store() -> Store | None:
     """The store of the moment's settings; None where it is switched off, where compiles are
     explained or, with a warning, where its folder is not to be trusted."""
     global _opened
-    if environment("CACHE") == "0" or records.explains():
+    if not switched("CACHE", True) or records.explains():
         return None
     from jitshape.cache.environment import environment_settings  # loads torch
 
