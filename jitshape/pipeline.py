@@ -114,7 +114,10 @@ def compile_call(
         assumes = bool(captured.tracer.env.asserts) or (called is not None and called.raises)
         extract = (*(argument_slots(function) if assumes else ()), *exit_.emitter.extract)
         program = assemble((*captured.guards(), *shared), extract, to_keep=True)
-    counters.spent("prover", captured.tracer.env.seconds)
+    env = captured.tracer.env
+    counters.spent("prover", env.seconds)
+    for name, count in env.prover.counts().items():
+        counters.count_in("prover", name, count)
     counters.count("symbols", len(captured.symbol_texts()))
     counters.count("guards", len(program.guards))
     _log_entry(captured, program, entry)

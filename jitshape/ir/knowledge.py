@@ -144,6 +144,11 @@ class Knowledge:
         """The polynomials that some values were excluded of."""
         return self._holes.items()
 
+    def learned(self) -> Iterable[tuple[IntExpr, float, float, Iterable[int]]]:
+        """(p, lo, hi, values it never takes) of every polynomial that something was declared of."""
+        for p in self._intervals | self._holes:
+            yield p, *self._intervals.get(p, (-INF, INF)), self._holes.get(p, ())
+
     def range_of_operation(self, atom: Atom) -> tuple[float, float]:
         """The interval that follows from those of its operands."""
         if atom.args is not None:

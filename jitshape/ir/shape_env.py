@@ -36,6 +36,7 @@ from jitshape.ir.conditions import (
 )
 from jitshape.ir.hosted import ROUNDINGS
 from jitshape.ir.intervals import INF
+from jitshape.ir.prover import Prover
 from jitshape.ir.settling import settle
 from jitshape.ir.symfloat import FloatExpr, Real
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
@@ -113,6 +114,7 @@ class ShapeEnv:
 
     def __init__(self) -> None:
         self.algebra = Algebra()
+        self.prover = Prover(self.algebra)
         self.symbols: dict[str, Symbol] = {}
         self.facts: list[Fact] = []
         self.asserts: list[Fact] = []  # on unbacked symbols: checked when the graph runs, in order
@@ -341,7 +343,8 @@ class ShapeEnv:
         a, b = (self.simplify(side) for side in cond.args)
         if type(a) is int and type(b) is int:
             return compare(cond.op, a, b) is True
-        return self.algebra.static(cond.op, a, b)
+        known = self.algebra.static(cond.op, a, b)
+        return self.prover.decide(cond.op, a, b) if known is None else known
 
     @_question
     def evaluate(self, cond: Bool, why: str = "") -> bool:

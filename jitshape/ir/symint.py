@@ -10,15 +10,15 @@ it stay valid because the owner of the algebra guards whatever it declared known
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from jitshape.ir.hosted import evaluate_hosted, power_of_two
 from jitshape.ir.intervals import INF
-from jitshape.ir.knowledge import COMPARE, Knowledge
+from jitshape.ir.knowledge import COMPARE
 from jitshape.ir.notation import print_size
+from jitshape.ir.quotients import Quotients
 
 __all__ = ["COMPARE", "Algebra", "Atom", "IntExpr", "Size", "Terms", "sym_max", "sym_min"]
 
@@ -185,7 +185,7 @@ class IntExpr:
 Size = int | IntExpr
 
 
-class Algebra(Knowledge):
+class Algebra(Quotients):
     """Creates and combines expressions; owns their tables, which die with it."""
 
     def __init__(self) -> None:
@@ -276,97 +276,6 @@ class Algebra(Knowledge):
                     out.pop(monomial, None)
         return self._make(tuple(sorted(out.items())))
 
-    def exact_quotient(self, a: Size, b: Size) -> Size | None:
-        """`a / b` where b divides every term of a, else None."""
-        if type(b) is int:
-            if b and all(k % b == 0 for _, k in self.terms(a)):
-                return self._make(tuple((m, k // b) for m, k in self.terms(a)))
-            return None
-        if a is b:
-            return 1
-        assert type(b) is IntExpr
-        if len(b.terms) != 1:
-            return None
-        divisor, factor = b.terms[0]
-        out: list[tuple[Monomial, int]] = []
-        for monomial, coefficient in self.terms(a):
-            if coefficient % factor:
-                return None
-            rest = list(monomial)
-            for atom in divisor:
-                if atom not in rest:
-                    return None
-                rest.remove(atom)
-            out.append((tuple(rest), coefficient // factor))
-        return self._make(tuple(sorted(out)))
-
-    def floordiv(self, a: Size, b: Size) -> Size:
-        """Python's floor division.  A symbolic divisor is assumed non-zero: callers guard it."""
-        if type(a) is int and type(b) is int:
-            return a // b
-        exact = self.exact_quotient(a, b)
-        if exact is not None:
-            return exact
-        if type(b) is int:
-            if b == 0:
-                raise ZeroDivisionError("integer division or modulo by zero")
-            whole, rest = self._split(a, b)
-            if whole != 0:  # (b*k + r) // b  -->  k + r // b
-                return self.add(whole, self.floordiv(rest, b))
-            shorter = self._reduced(a, b)
-            if shorter is not None:
-                return self.floordiv(*shorter)
-            lo, hi = self.bounds(a)
-            if lo >= 0 and hi < b:
-                return 0
-        return self._atom("floordiv", a, b)
-
-    def _split(self, a: Size, b: int) -> tuple[Size, Size]:
-        """(k, r) with a == b*k + r: every term whose coefficient b divides, and of the constant
-        as much as it can."""
-        whole: list[tuple[Monomial, int]] = []
-        rest: list[tuple[Monomial, int]] = []
-        for monomial, k in self.terms(a):
-            quotient, remainder = divmod(k, b)
-            if remainder and monomial:
-                rest.append((monomial, k))
-                continue
-            if quotient:
-                whole.append((monomial, quotient))
-            if remainder:
-                rest.append((monomial, remainder))
-        return self._make(tuple(whole)), self._make(tuple(rest))
-
-    def _reduced(self, a: Size, b: int) -> tuple[Size, int] | None:
-        """Operands of the same quotient with a smaller divisor, or without an inner division."""
-        if type(a) is not IntExpr or b < 1:
-            return None
-        atom = self._single(a)
-        if atom is not None and atom.kind == "floordiv":
-            assert atom.args is not None
-            inner, divisor = atom.args  # (x // d) // b  -->  x // (d*b)
-            return (inner, divisor * b) if type(divisor) is int and divisor > 0 else None
-        common = math.gcd(b, *(k for m, k in a.terms if m))
-        if common == 1:  # (g*p + c) // (g*b)  -->  (p + c // g) // b
-            return None
-        return self._make(tuple((m, k // common) for m, k in a.terms if k // common)), b // common
-
-    def mod(self, a: Size, b: Size) -> Size:
-        if type(a) is int and type(b) is int:
-            return a % b
-        if self.exact_quotient(a, b) is not None:
-            return 0
-        if type(b) is int:
-            if b == 0:
-                raise ZeroDivisionError("integer division or modulo by zero")
-            rest = self._split(a, b)[1]
-            if rest is not a:
-                return self.mod(rest, b)
-            lo, hi = self.bounds(a)
-            if lo >= 0 and hi < b:
-                return a
-        return self._atom("mod", a, b)
-
     def round(self, a: Size, ndigits: int) -> Size:
         """Python's `round(a, ndigits)`: ties go to the even multiple of 10**-ndigits."""
         if ndigits >= 0 or type(a) is int:
@@ -428,6 +337,11 @@ class Algebra(Knowledge):
                 for operand in (a, b):
                     self.learn("ge" if kind == "max" else "le", expr, operand)
         return expr
+
+    def known_atom(self, kind: str, a: Size, b: Size) -> Atom | None:
+        """The atom of an operation that was computed already."""
+        expr = self._atom_of.get((kind, a, b))
+        return None if expr is None else self.atoms[self.terms(expr)[0][0][0]]
 
     def hosted(self, kind: str, *operands: Any) -> Size:
         """An atom that kernels get as a number: `operands` are sizes, or one float expression."""

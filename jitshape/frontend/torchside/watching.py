@@ -27,11 +27,13 @@ from jitshape.frontend.values.base import Break
 _TRUSTED = tuple(f"{Path(m.__file__).parent}/" for m in (torch, jitshape))
 _STANDARD = f"{sysconfig.get_path('stdlib')}/"
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
+# what ir/prover.py calls where C++ asks of sizes
+_ALGEBRA = tuple(f"{path}{name}/" for path in _INSTALLED for name in ("sympy", "mpmath"))
 
 
 def is_trusted(file: str) -> bool:
     """Whether code of this file may run while tracing."""
-    if file.startswith(_TRUSTED) or file.startswith("<"):
+    if file.startswith((*_TRUSTED, *_ALGEBRA, "<")):
         return True
     return file.startswith(_STANDARD) and not file.startswith(_INSTALLED)
 
