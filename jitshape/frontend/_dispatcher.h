@@ -32,7 +32,7 @@ miss(Dispatcher *d, PyObject *const *slots)
 }
 
 static PyObject *
-dispatch(Dispatcher *d, PyObject *const *slots)
+dispatch(Dispatcher *d, PyObject *const *slots, PyObject **holder)
 {
     Choice choice;
     int found = choose(d, slots, &choice);
@@ -40,6 +40,9 @@ dispatch(Dispatcher *d, PyObject *const *slots)
         return found < 0 ? NULL : miss(d, slots);
     }
     PyObject *function = Py_NewRef(choice.entry->function);
+    if (holder != NULL) {
+        Py_CLEAR(*holder);
+    }
     PyObject *result = PyObject_Vectorcall(function, choice.arguments + 1,
                                            choice.n | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     Py_DECREF(function);
@@ -48,7 +51,8 @@ dispatch(Dispatcher *d, PyObject *const *slots)
 }
 
 static PyObject *
-bind_and_dispatch(Dispatcher *d, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+bind_and_dispatch(Dispatcher *d, PyObject *const *args, size_t nargsf, PyObject *kwnames,
+                  PyObject **holder)
 {
     PyObject *small[INLINE_SLOTS], **slots = small, *varargs = NULL, *varkeywords = NULL, *result;
     Py_ssize_t n = PyVectorcall_NARGS(nargsf);
@@ -59,7 +63,7 @@ bind_and_dispatch(Dispatcher *d, PyObject *const *args, size_t nargsf, PyObject 
         }
     }
     if (bind(d, args, n, kwnames, slots, &varargs, &varkeywords) == 0) {
-        result = dispatch(d, slots);
+        result = dispatch(d, slots, holder);
     } else {
         PyErr_Clear();
         result = PyObject_Vectorcall((PyObject *)d->function, args, nargsf, kwnames);
@@ -74,7 +78,8 @@ bind_and_dispatch(Dispatcher *d, PyObject *const *args, size_t nargsf, PyObject 
 
 /* A call up to what its entry returns, which may be a TailCall. */
 static PyObject *
-dispatcher_step(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+dispatcher_step(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames,
+                PyObject **holder)
 {
     Dispatcher *d = (Dispatcher *)self;
     if (d->function == NULL) {
@@ -94,22 +99,22 @@ dispatcher_step(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *
     /* The arguments are their own slots where each is one positional parameter. */
     if (kwnames == NULL && PyVectorcall_NARGS(nargsf) == d->n_slots &&
         d->n_slots == d->n_positional) {
-        return dispatch(d, args);
+        return dispatch(d, args, holder);
     }
-    return bind_and_dispatch(d, args, nargsf, kwnames);
+    return bind_and_dispatch(d, args, nargsf, kwnames, holder);
 }
 
 static PyObject *
 dispatcher_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    return finish(dispatcher_step(self, args, nargsf, kwnames));
+    return finish(dispatcher_step(self, args, nargsf, kwnames, NULL));
 }
 
 static PyObject *
-call_once(PyObject *callable, PyObject *const *args, size_t nargsf)
+call_once(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject **holder)
 {
     if (Py_IS_TYPE(callable, dispatcher_type)) {
-        return dispatcher_step(callable, args, nargsf, NULL);
+        return dispatcher_step(callable, args, nargsf, NULL, holder);
     }
     return PyObject_Vectorcall(callable, args, nargsf, NULL);
 }

@@ -98,16 +98,21 @@ static PyType_Spec tailcall_spec = {
     "jitshape.frontend._evalframe.TailCall", offsetof(TailCall, items), sizeof(PyObject *),
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, tailcall_slots};
 
-/* One call, which may give a TailCall: a Dispatcher does not finish what it is called for here. */
-static PyObject *call_once(PyObject *callable, PyObject *const *args, size_t nargsf);
+/* One call, which may give a TailCall: a Dispatcher does not finish what it is called for here.
+`holder`, or NULL, holds the arguments: it is cleared when compiled code has what it needs of them,
+so that the others go before that code runs, as they would in the function itself. */
+static PyObject *call_once(PyObject *callable, PyObject *const *args, size_t nargsf,
+                           PyObject **holder);
 
 static PyObject *
 finish(PyObject *result)
 {
     while (result != NULL && Py_IS_TYPE(result, tailcall_type)) {
         TailCall *t = (TailCall *)result;
-        result = call_once(t->items[0], t->items + 1, Py_SIZE(t) - 1);
-        Py_DECREF(t);
+        PyObject *callable = Py_NewRef(t->items[0]), *holder = result;
+        result = call_once(callable, t->items + 1, Py_SIZE(t) - 1, &holder);
+        Py_XDECREF(holder);
+        Py_DECREF(callable);
     }
     return result;
 }
@@ -119,7 +124,7 @@ call_finished(PyObject *module, PyObject *const *args, Py_ssize_t n)
         PyErr_SetString(PyExc_TypeError, "call_finished(callable, *args)");
         return NULL;
     }
-    return finish(call_once(args[0], args + 1, n - 1));
+    return finish(call_once(args[0], args + 1, n - 1, NULL));
 }
 
 #endif

@@ -300,9 +300,21 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
     def let_go(self, *values: Value | None) -> None:
         """References to these are about to go; where one has a `__del__` it may run, here."""
         for value in values:
-            if value is not None and value.finalized:
-                cls = value.python_type().__qualname__
-                self.stop("finalizer", f"a reference to a {cls} is dropped")
+            if value is not None:
+                value.dropped = True
+                if value.finalized:
+                    cls = value.python_type().__qualname__
+                    self.stop("finalizer", f"a reference to a {cls} is dropped")
+
+    def let_go_of_locals(self, frame: Frame, result: Value) -> None:
+        """An inlined call returns: its variables go, but for what its callers hold as well."""
+        if frame.back is not None:
+            for value in frame.slots:
+                if isinstance(value, Value) and value is not result:
+                    if not value.finalized:
+                        value.dropped = True
+                    elif not is_held(value, frame.back):
+                        self.let_go(value)
 
     # ---- calls
 
@@ -384,6 +396,18 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
 
     def _location_of(self, code: Any) -> Location:
         return Location(code.co_filename, code.co_firstlineno, code.co_qualname)
+
+
+def is_held(value: Value, frame: Frame | None) -> bool:
+    """Whether a frame or one of its callers refers to the object, or something it holds does."""
+    while frame is not None:
+        for held in (*frame.slots, *frame.stack):
+            if held is value:
+                return True
+            if isinstance(held, Value) and any(part is value for part in held.children()):
+                return True
+        frame = frame.back
+    return False
 
 
 def trace(

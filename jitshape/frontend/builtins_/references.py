@@ -36,6 +36,8 @@ class ReferenceValue(CallableValue):
         value = None if referent is None else m.known_value(referent)
         if value is None or value.source is None:
             raise Break("builtin", "what a weak reference refers to is known by nothing else")
+        if value.dropped:
+            raise Break("builtin", "a weak reference may have lost what it refers to")
         m.guard(self.source, RefersTo(value.source))
         return value
 

@@ -217,8 +217,19 @@ def list_delitem(m: Machine, self: Any, key: Value, /) -> None:
 def list_sort(
     m: Machine, self: Any, /, *, key: Value | None = None, reverse: Value | None = None
 ) -> None:
-    items = sort(m, self.items, key, reverse)
-    self.change(m)[:] = items
+    """The list is empty while keys and comparisons run, and must not be changed by them."""
+    items = list(self.items)
+    self.change(m, keeps=True).clear()
+    noted, m.changed_late = m.changed_late, []
+    try:
+        items = sort(m, items, key, reverse)
+    finally:
+        changed, m.changed_late = m.changed_late, noted
+        if noted is not None:
+            noted.extend(changed)
+        self.cells[:] = items
+    if any(value is self for value in changed):
+        m.throw(ValueError, "list modified during sort")
 
 
 def sort(m: Machine, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:

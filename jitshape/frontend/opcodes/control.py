@@ -112,11 +112,14 @@ def end_for_313(m: Any, frame: Frame, arg: int) -> None:
 
 @raw("RETURN_VALUE")
 def return_value(m: Any, frame: Frame, arg: int) -> int:
+    m.let_go_of_locals(frame, frame.stack[-1])
     frame.result, frame.ended = frame.stack.pop(), True
     return LEAVE
 
 
 @raw("RETURN_CONST", since=(3, 12), arg=const)
 def return_const(m: Any, frame: Frame, arg: Any) -> int:
-    frame.result, frame.ended = m.literal(arg), True
+    result = m.literal(arg)
+    m.let_go_of_locals(frame, result)
+    frame.result, frame.ended = result, True
     return LEAVE

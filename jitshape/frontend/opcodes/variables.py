@@ -33,6 +33,9 @@ def nop(m: Any, frame: Frame, arg: int) -> None:
 
 @raw("POP_TOP")
 def pop_top(m: Any, frame: Frame, arg: int) -> None:
+    value = frame.stack[-1]
+    if isinstance(value, Value):
+        m.let_go(value)
     frame.stack.pop()
 
 

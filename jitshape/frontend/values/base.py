@@ -146,6 +146,7 @@ class Value:
     source: Source | None = None
     made_at: int | None = None  # step to break before, where this value must not be made
     finalized = False  # code of the user's runs when the last reference goes
+    dropped = False  # the program let go of a reference: perhaps it was the last one
     remembered = True  # False: `wrap` makes a new Value each time (literals, guarded by value)
 
     def python_type(self) -> type:

@@ -433,4 +433,31 @@ def p_methods_of_c_are_equal():
     )
 
 
+@cases()
+def p_a_list_while_it_is_sorted():
+    items, seen = [3, 1, 2], []
+
+    def key(item):
+        seen.append(list(items))
+        return -item
+
+    items.sort(key=key)
+    seen.append(list(items))
+
+    def fails(item):
+        raise KeyError(item)
+
+    def appends(item):
+        items.append(item)
+        items.pop()
+        return item
+
+    for key in (fails, appends):
+        try:
+            items.sort(key=key)
+        except (KeyError, ValueError) as error:
+            seen.append((str(error), list(items)))
+    return seen
+
+
 __all__ = ["CASES"]
