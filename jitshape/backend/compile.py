@@ -290,7 +290,9 @@ def _memory(
         for v in (*call.inputs(), *call.outs)
     }
     layout, passed = _layouts(plan.graph, calls, steps)
-    memory = plan_memory(plan.algebra, steps, outputs | pinned, layout, passed, enabled)
+    keep = outputs | pinned
+    released = plan.graph.inputs if plan.graph.consumed else ()
+    memory = plan_memory(plan.algebra, steps, keep, layout, passed, enabled, released)
     return steps, memory
 
 
