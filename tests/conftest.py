@@ -29,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all-kernels", action="store_true", help="look at the GPU code of every op and program"
     )
     parser.addoption(
+        "--workloads", help="a file of workloads, which tests/programs/test_replay runs"
+    )
+    parser.addoption(
         "--store-faults", type=int, default=14, help="how many damages of the store to do"
     )
 
