@@ -274,6 +274,39 @@ _loss(torch.nn.functional.smooth_l1_loss, torch._C._nn.smooth_l1_loss, "beta")
 _loss(torch.nn.functional.huber_loss, torch._C._nn.huber_loss, "delta")
 
 
+@replaces(torch.nn.functional.cross_entropy)
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """By its definition where the smoothing is symbolic: it mixes two losses, which are known."""
+    mixed = isinstance(label_smoothing, torch.SymFloat) and 0 < label_smoothing <= 1
+    if not mixed or not _symbolic(input, target) or (size_average, reduce) != (None, None):
+        return NotImplemented
+    classes, plain = 1 if input.dim() > 1 else 0, torch.nn.functional.cross_entropy
+    share = label_smoothing / input.size(classes)
+    if target.is_floating_point():
+        smooth = target * (1 - label_smoothing) + share
+        return plain(input, smooth, weight, reduction=reduction)
+    sharp = plain(input, target, weight, ignore_index=ignore_index, reduction=reduction)
+    kept, logs = target != ignore_index, input.log_softmax(classes)
+    if weight is not None:
+        logs = logs * weight.view([-1] + [1] * (logs.dim() - classes - 1))
+    losses = -logs.sum(classes) * kept
+    if reduction == "mean":
+        weights = kept if weight is None else weight[target * kept] * kept
+        losses = losses.sum() / weights.sum()
+    elif reduction == "sum":
+        losses = losses.sum()
+    return sharp * (1 - label_smoothing) + losses * share
+
+
 # ---- resampling
 
 
@@ -299,12 +332,12 @@ def interpolate(
     listed = isinstance(scale_factor, (list, tuple))
     scales = scale_factor if listed else [scale_factor] * len(wide)
     if size is None:
-        scales = [float(scale) for scale in scales]
+        scales = [s if isinstance(s, torch.SymFloat) else float(s) for s in scales]
         size = [_scaled(current_env(), n, scale) for n, scale in zip(wide, scales)]
         scales = [None] * len(wide) if recompute_scale_factor else scales
     size = list(size) if isinstance(size, (list, tuple)) else [size] * len(wide)
     corners = [] if mode.startswith("nearest") else [bool(align_corners)]
-    return op(input, _torch(current_env(), size), *corners, *scales)
+    return op(input, _torch(current_env(), size), *corners, *map(_lent, scales))
 
 
 _RESAMPLE = {
@@ -323,8 +356,18 @@ _RESAMPLE = {
 }
 
 
-def _scaled(env: Any, size: Size, scale: float) -> Size:
+def _lent(scale: Any) -> Any:
+    """A symbolic float as C++ takes it for the op."""
+    if not isinstance(scale, torch.SymFloat):
+        return scale
+    found = current_env().lend(from_torch(scale))
+    return scale if found is None else found
+
+
+def _scaled(env: Any, size: Size, scale: Any) -> Size:
     """floor(size * scale)"""
+    if isinstance(scale, torch.SymFloat):
+        return env.round_float("floor", apply("mul", size, from_torch(scale)))
     numerator, denominator = scale.as_integer_ratio()
     if denominator > 1 << 20:
         return env.round_float("floor", apply("mul", size, scale))

@@ -25,12 +25,12 @@ def lends(
     function: Any,
     names: Sequence[str],
     parameters: str = "",
-    within: Mapping[str, tuple[float, float]] = {},
+    within: Mapping[str, tuple[float, ...]] = {},
     methods: Sequence[str] = (),
 ) -> None:
-    """The arguments `names` of `function` may be symbolic.  `within`: between which numbers C++
-    takes all for the same case.  `parameters`: those of a function of C, as far as the last that
-    is lent; `methods`: of tensors, with the same ones."""
+    """The arguments `names` of `function` may be symbolic.  `within`: between which two neighbours
+    of these numbers C++ takes all for the same case.  `parameters`: those of a function of C, as
+    far as the last that is lent; `methods`: of tensors, with the same ones."""
     places = {name: place for place, name in enumerate(parameters.split() or _known_to(function))}
 
     @replaces(function, methods=methods)
@@ -62,8 +62,10 @@ def _known_to(function: Callable) -> list[str]:
     return list(inspect.signature(function).parameters)
 
 
-def _lies_between(number: Any, lo: float, hi: float) -> bool:
-    return bool(number > lo) and (hi == math.inf or bool(number < hi))
+def _lies_between(number: Any, lo: float, *rest: float) -> bool:
+    *inner, hi = rest
+    between = bool(number > lo) and (hi == math.inf or bool(number < hi))
+    return between and all(bool(number != special) for special in inner)
 
 
 def _number(number: torch.SymFloat) -> Any:
@@ -88,11 +90,15 @@ for _function, _names in (
 _POSITIVE = 0.0, math.inf
 lends(F.huber_loss, ["delta"], within={"delta": _POSITIVE})
 lends(F.smooth_l1_loss, ["beta"], within={"beta": _POSITIVE})
-lends(F.triplet_margin_loss, ["margin"], within={"margin": _POSITIVE})
+lends(F.triplet_margin_loss, ["margin", "p"], within={"margin": _POSITIVE})
 lends(torch.cosine_similarity, ["eps"], "x1 x2 dim eps")
-lends(torch.pairwise_distance, ["eps"], "x1 x2 p eps")
+lends(torch.pairwise_distance, ["p", "eps"], "x1 x2 p eps")
+lends(torch.normal, ["mean", "std"], "mean std", {"std": _POSITIVE})
 for _function, _parameters, _within, _method in (
     (torch.isclose, "input other rtol atol", {"rtol": _POSITIVE, "atol": _POSITIVE}, "isclose"),
+    (torch.logit, "input eps", {"eps": (0.0, 1.0)}, "logit"),
+    (torch.quantile, "input q", {"q": (0.0, 1.0)}, "quantile"),
+    (torch.nanquantile, "input q", {"q": (0.0, 1.0)}, "nanquantile"),
     (torch.nan_to_num, "input nan posinf neginf", {}, "nan_to_num"),
     (torch.bernoulli, "input p", {"p": (0.0, 1.0)}, "bernoulli"),
     (torch.Tensor.bernoulli_, "input p", {"p": (0.0, 1.0)}, "bernoulli_"),
@@ -100,3 +106,5 @@ for _function, _parameters, _within, _method in (
 ):
     _names = [name for name in _parameters.split() if name not in ("input", "other")]
     lends(_function, _names, _parameters, _within, [_method])
+lends(torch.functional.cdist, ["p"], within={"p": (0.0, 1.0, 2.0, math.inf)})
+lends(torch.pdist, ["p"], "input p", {"p": (0.0, 1.0, 2.0, math.inf)})

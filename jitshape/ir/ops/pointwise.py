@@ -400,5 +400,7 @@ pointwise_table(
 class Logit:
     def lower(b, x, eps=None):
         if eps is not None:
-            x = b.minimum(b.maximum(x, eps), 1 - eps)
+            one, number = b.const(1.0, torch.float64), isinstance(eps, (int, float))
+            highest = 1 - eps if number else b.cast(b.sub(one, b.cast(eps, one.dtype)), x.dtype)
+            x = b.minimum(b.maximum(x, eps), highest)
         return b.log(b.div(x, b.sub(1.0, x)))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from jitshape.ir import symfloat
 from jitshape.ir.ops.composing import finish
 from jitshape.ir.ops.families import (
     INT,
@@ -25,7 +26,9 @@ from jitshape.ir.ops.families import (
 )
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import broadcast
+from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr
+from jitshape.ir.symnode import to_torch_float
 from jitshape.ir.types import numel
 
 
@@ -300,18 +303,25 @@ def _norm(g, x, p, dim, keepdim, dtype):
     total = g.call("aten.sum.dim_IntList", powers, dims, keepdim)
     if p == 1:
         return total
-    return g.call("aten.sqrt", total) if p == 2 else g.call("aten.pow.Tensor_Scalar", total, 1 / p)
+    if p == 2:
+        return g.call("aten.sqrt", total)
+    return g.call("aten.pow.Tensor_Scalar", total, symfloat.apply("div", 1.0, p))
 
 
 def order(env, p):
-    """The order of a norm as a number: it decides what is computed."""
-    return env.specialize(p) if type(p) is IntExpr else env.specialize_float(p)
+    """The order of a norm: a number where it decides what is computed, else as it is."""
+    p = symfloat.apply("float", p) if type(p) is IntExpr else p
+    if not isinstance(p, FloatExpr) or env.actual(p) is None:
+        return env.specialize_float(p)
+    number = to_torch_float(p, env)
+    general = number > 0 and number < math.inf and number != 1 and number != 2
+    return p if general else env.specialize_float(p)
 
 
 @op("aten.linalg_vector_norm.default", family="composite")
 class VectorNorm:
     def check(env, x, ord=2, dim=None, *args, **kwargs):
-        if ord < 0 or ord == math.inf:
+        if not isinstance(ord, FloatExpr) and (ord < 0 or ord == math.inf):
             dims = reduced_dims(x.type.ndim, dim)
             text = f"linalg.vector_norm cannot compute the {ord} norm on an empty tensor"
             require_elements(env, [x.type.shape[d] for d in dims], text)

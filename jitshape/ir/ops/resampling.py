@@ -48,6 +48,18 @@ def _real(b: Any, x: Size, dtype: torch.dtype) -> Any:
     return b.cast(b.index(x), dtype)
 
 
+def _is_number(scale: Any) -> bool:
+    """Not one that changes from call to call, which is positive, as the size that it gives is."""
+    return isinstance(scale, (int, float))
+
+
+def _part(b: Any, scale: Any, dtype: torch.dtype) -> Any:
+    """1 / scale, rounded to `dtype` after the division."""
+    if _is_number(scale):
+        return b.const(1 / scale, dtype)
+    return b.cast(b.div(b.const(1.0, torch.float64), b.cast(scale, torch.float64)), dtype)
+
+
 # ---- the nearest neighbour
 
 
@@ -61,11 +73,11 @@ class _Nearest(_Resampled):
 
     @classmethod
     def neighbour(cls, b, place, size, new, scale):
-        if scale is not None and float(scale).is_integer():
+        if _is_number(scale) and float(scale).is_integer():
             return sym_min(place // int(scale), size - 1)
         step = b.div(_real(b, size, torch.float32), _real(b, new, torch.float32))
         if scale is not None:
-            step = b.const(1 / scale, torch.float32)
+            step = _part(b, scale, torch.float32)
         source = b.trunc(b.mul(_real(b, place, torch.float32), step))
         found = b.minimum(b.cast(source, torch.int64), b.index(size - 1))
         # in images the number of steps, if it is 1 or 2, counts before the scale
@@ -89,7 +101,7 @@ class _NearestExact(_Nearest):
 
     @staticmethod
     def neighbour(b, place, size, new, scale):
-        if scale is not None and float(scale).is_integer():
+        if _is_number(scale) and float(scale).is_integer():
             return sym_min(place // int(scale), size - 1)
         centre = _centre(b, place, _step(b, size, new, scale, torch.float32))
         source = b.cast(b.floor(b.add(centre, 0.5)), torch.int64)
@@ -99,10 +111,10 @@ class _NearestExact(_Nearest):
 # ---- interpolation
 
 
-def _step(b: Any, size: Size, new: Size, scale: float | None, dtype: torch.dtype) -> Any:
+def _step(b: Any, size: Size, new: Size, scale: Any, dtype: torch.dtype) -> Any:
     """How far apart the elements of the result lie in the input."""
-    if scale is not None and scale > 0:
-        return b.const(1 / scale, dtype)
+    if scale is not None and not (_is_number(scale) and scale <= 0):
+        return _part(b, scale, dtype)
     return b.div(_real(b, size, dtype), _real(b, new, dtype))
 
 
