@@ -1,10 +1,10 @@
 """Scaled dot product attention: one op and its backward, without dropout.
 
 `sdpa(q, k, v, mask, is_causal, scale) -> (out, lse)` with q, k, v of (batch, heads, length, dim)
-and lse the row-wise logarithm of the sum of exponentials, which backward needs.  `out` is laid out
-as q, or contiguous where no fused kernel can be met: the last dimension of an operand is not dense,
-or those of q and v differ.  Other results are laid out as (batch, length, heads, dim).  Which
-kernel computes is chosen at run time, from the real sizes, and does not show.
+and lse the row-wise logarithm of the sum of exponentials, which backward on the CPU needs.  `out`
+is laid out as q, or contiguous where no fused kernel can be met: the last dimension of an operand
+is not dense, or those of q and v differ.  Other results are laid out as (batch, length, heads,
+dim).  Which kernel computes is chosen at run time, from the real sizes, and does not show.
 """
 
 from __future__ import annotations
@@ -63,6 +63,24 @@ def _flash(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, scale: float | No
     return torch._fused_sdp_choice(q, k, v, mask, 0.0, is_causal, scale=scale) == _FLASH
 
 
+def _left_whole(q: torch.Tensor) -> bool:
+    """Whether ATen's own function computes: on GPUs it has several kernels, whose results for
+    backward differ in kind, so backward runs the one of its choice again."""
+    return q.device.type != "cpu"
+
+
+def _by_aten(q: Any, k: Any, v: Any, mask: Any, is_causal: bool, scale: float | None) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, mask, is_causal=is_causal, scale=scale
+    )
+
+
+def _gradients_by_aten(grad: torch.Tensor, tensors: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
+    with torch.enable_grad():
+        tensors = [x.detach().requires_grad_() for x in tensors]
+        return torch.autograd.grad(_by_aten(*tensors, *rest), tensors, grad)
+
+
 def _scores(q: Any, k: Any, mask: Any, is_causal: bool, scale: float | None) -> torch.Tensor:
     """Masked scores in f32 or wider."""
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -92,6 +110,10 @@ class SDPA:
     @staticmethod
     def run(q, k, v, mask=None, is_causal=False, scale=None):
         mask = _additive(mask, q.dtype)
+        if _left_whole(q):
+            wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+            unused = _lay_out(torch.zeros(q.shape[:3], dtype=wide, device=q.device))
+            return _lay_out_as(q, k, v, _by_aten(q, k, v, mask, is_causal, scale)), unused
         if _flash(q, k, v, mask, is_causal, scale):
             out, lse = _flash_forward(q, k, v, 0.0, is_causal, attn_mask=mask, scale=scale)
             return _lay_out_as(q, k, v, out), lse
@@ -123,6 +145,9 @@ class SDPABackward:
     @staticmethod
     def run(grad, q, k, v, out, lse, mask=None, is_causal=False, scale=None):
         mask = _additive(mask, q.dtype)
+        if _left_whole(q):
+            found = _gradients_by_aten(grad, (q, k, v), mask, is_causal, scale)
+            return tuple(map(_lay_out, found))
         if _flash(q, k, v, mask, is_causal, scale):
             found = _flash_backward(
                 grad, q, k, v, out, lse, 0.0, is_causal, attn_mask=mask, scale=scale
