@@ -335,6 +335,23 @@ def test_frames_are_asked_for_while_tracing():
     assert jitshape.stats()["graph_breaks"] == 0
 
 
+def test_variables_of_frames():
+    def inside():
+        own = 3  # noqa: F841
+        return dict(sys._getframe(1).f_locals), sorted(sys._getframe().f_locals)
+
+    def program(x):
+        before = inside()
+        x, later = 5, before[1]  # noqa: F841
+        return before, inside()
+
+    assert told(jitshape.compile(program)(3)) == told(program(3))
+
+
+def told(results):
+    return [({name: shown(v) for name, v in held.items()}, names) for held, names in results]
+
+
 def test_frames_outside_and_frames_that_leave_exist():
     def program():
         frame = sys._getframe()

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
 from jitshape.frontend.builtins_.sequences import sort
-from jitshape.frontend.instructions import slot_names
 from jitshape.frontend.lookup import class_attribute
-from jitshape.frontend.positions import origin_of
 from jitshape.frontend.values.base import Break, Cell, Raised, Value, unpack, unpack_sized
 from jitshape.frontend.values.classes import ClassValue, make_super
-from jitshape.frontend.values.dicts import DictValue
+from jitshape.frontend.values.frames import variables
 from jitshape.frontend.values.iterators import SentinelIterator
 from jitshape.frontend.values.objects import ObjectValue, OpaqueConstant
 from jitshape.frontend.values.sequences import ListValue, TupleValue
@@ -414,22 +412,7 @@ breaks("dynamic_code", "call it outside the compiled function", eval, exec, comp
 
 @models(locals)
 def builtin_locals(m: Machine) -> Value:
-    """Up to 3.12 one dict a frame, brought up to date by each call; later a new one each time."""
-    frame = m.frame
-    if frame.locals is None or sys.version_info >= (3, 13):
-        frame.locals = DictValue()
-    origin = origin_of(frame.callee.code)
-    names = slot_names(origin.code if origin is not None else frame.callee.code)
-    slots = dict(zip(frame.program.slot_names, frame.slots))
-    for name in names:
-        value = slots.get(name)
-        if isinstance(value, Cell):
-            value = m.load_cell(value)
-        if value is not None:
-            frame.locals.set_named(m, name, value)
-        else:
-            frame.locals.delete_named(m, name)
-    return frame.locals
+    return variables(m, m.frame)
 
 
 @models(globals)

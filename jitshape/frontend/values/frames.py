@@ -25,6 +25,7 @@ from jitshape.frontend.instructions import decode, slot_names
 from jitshape.frontend.positions import origin_of
 from jitshape.frontend.values.base import CLOCK, Cell, Value
 from jitshape.frontend.values.classes import GETTERS
+from jitshape.frontend.values.dicts import DictValue
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -191,6 +192,30 @@ def frame_above(m: Machine, depth: int) -> Value:
     return value
 
 
+def variables(m: Machine, frame: Frame) -> Value:
+    """Up to 3.12 one dict a frame, brought up to date by each call; later a new one each time."""
+    if frame.locals is None or sys.version_info >= (3, 13):
+        frame.locals = DictValue()
+    origin = origin_of(frame.callee.code)
+    names = slot_names(origin.code if origin is not None else frame.callee.code)
+    slots = dict(zip(frame.program.slot_names, frame.slots))
+    for name in names:
+        value = slots.get(name)
+        if isinstance(value, Cell):
+            value = m.load_cell(value)
+        if value is not None:
+            frame.locals.set_named(m, name, value)
+        else:
+            frame.locals.delete_named(m, name)
+    return frame.locals
+
+
+def _locals(m: Machine, value: FrameValue) -> Value:
+    if sys.version_info >= (3, 13):
+        m.stop("frame", "what f_locals gives writes to the variables")
+    return variables(m, value.frame)
+
+
 def _code(m: Machine, value: FrameValue) -> Value:
     return m.wrap(value.code(), None)
 
@@ -230,5 +255,6 @@ for _name, _read in (
     ("f_lineno", _line),
     ("f_globals", _globals),
     ("f_back", _back),
+    ("f_locals", _locals),
 ):
     GETTERS[FrameType.__dict__[_name]] = _of_machine(_read)
