@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import threading
 import time
 import types
 import weakref
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jitshape import parts
+from jitshape import forks, parts
 from jitshape.entries import LIMITS_KEPT, Entries
 from jitshape.errors import GraphBreak, InternalError, JitshapeError, RecompileRefused
 from jitshape.forcing import Force
@@ -74,7 +73,7 @@ class Compiler:
         self.serves_frames = serves_frames
         self.function, self.options = function, options
         self.code = getattr(told_as or function, "__code__", function.__code__)
-        self.lock = threading.RLock()
+        self.lock = forks.lock()
         self.warned = False
         self.name = options.name or function.__qualname__
         self.shadow = None if continuations else parts.shadow_setting()

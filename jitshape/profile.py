@@ -23,7 +23,6 @@ import datetime
 import hashlib
 import json
 import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from jitshape import forks
 from jitshape.cache.folder import locked, make_folder, write_whole
 from jitshape.observe import logs
 from jitshape.options import cache_folder, environment, switched
@@ -175,7 +175,7 @@ class Profile:
         self.path = path
         self.known = known if known is not None else read(path) if path is not None else {}
         self.learned: dict[str, Function] = {}
-        self.lock = threading.Lock()
+        self.lock = forks.lock()
         self.saved_at = -SECONDS_BETWEEN_SAVES
         self.process = os.getpid()
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from jitshape import forks
 from jitshape.errors import InternalError, JitshapeError
 from jitshape.frontend import _evalframe
 from jitshape.frontend.values.base import Break, Restart
@@ -34,13 +35,12 @@ class Native(Exception):
 def collection_deferred() -> Iterator[None]:
     """Without the garbage collector, which would look at every object of the program, again and
     again, because a compile makes many."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    if not gc.isenabled():
         yield
-    finally:
-        if collecting:
-            gc.enable()
+        return
+    with forks.changed(gc.enable):
+        gc.disable()
+        yield
 
 
 @contextmanager

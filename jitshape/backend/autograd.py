@@ -10,7 +10,6 @@ that views, versions and their errors are eager's.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from jitshape import forks
 from jitshape.errors import DoubleBackward
 from jitshape.ir.evaluate import rebuild_alias, with_traits
 from jitshape.ir.graph import Alias, Graph, Mutation, Reshaped, Value, tensor_type
@@ -172,7 +172,7 @@ class _Runtime:
     def __post_init__(self) -> None:
         self.backwards: dict[tuple[bool, ...], Program] = {}
         self.needed: dict[int, frozenset[int]] = {}
-        self.lock = threading.Lock()
+        self.lock = forks.lock()
 
     def backward(self, defined: tuple[bool, ...]) -> Program:
         """The backward program for these tangents, compiled at their first use."""

@@ -8,12 +8,12 @@ the process is changed but the table of symbols that LLVM may link to.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 
+from jitshape import forks
 from jitshape.backend import runtime
 from jitshape.backend.codegen.cpu import write_kernel
 from jitshape.backend.host import host
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jitshape.cache.store import Store
 
 LEVEL = "kernel"  # of the store
-_lock = threading.Lock()  # llvmlite's own calls are serialised anyway
+_lock = forks.lock(settled=True)  # llvmlite's own calls are serialised anyway
 
 
 class Engine:

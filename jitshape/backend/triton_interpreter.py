@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -22,11 +21,12 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter as its
 
+from jitshape import forks
 from jitshape.backend.codegen import triton_library
 from jitshape.backend.generated import defined
 from jitshape.backend.interpret_ops import OPS
 
-_lock = threading.RLock()  # the interpreter is one per process
+_lock = forks.lock()  # the interpreter is one per process
 UNARY = (
     "expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erfc"
 )

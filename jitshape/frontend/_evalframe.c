@@ -51,6 +51,8 @@ static PyMethodDef methods[] = {
      "apart(written, itemsizes, groups, *tensors): the written share no memory with the others"},
     {"push_route", push_route, METH_O, "push_route(route): route this thread's frames"},
     {"pop_route", pop_route, METH_NOARGS, "Undo one push_route."},
+    {"forget_other_threads", forget_other_threads, METH_NOARGS,
+     "The hook for this thread's routes only, as after a fork."},
     {"hook_state", hook_state, METH_NOARGS, "Whether the hook is in, and counts of frames."},
     {"set_foreign_notice", set_foreign_notice, METH_O,
      "set_foreign_notice(callable): called once, where another tool evaluates frames."},

@@ -360,6 +360,17 @@ push_route(PyObject *module, PyObject *callback)
     Py_RETURN_NONE;
 }
 
+/* Without routes the interpreter's function is the former one. */
+static void
+restore_eval(void)
+{
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    /* Who was installed meanwhile has us as its previous one: then stay, passing through. */
+    if (hook_users == 0 && _PyInterpreterState_GetEvalFrameFunc(interp) == hook) {
+        _PyInterpreterState_SetEvalFrameFunc(interp, previous_eval);
+    }
+}
+
 static PyObject *
 pop_route(PyObject *module, PyObject *unused)
 {
@@ -369,13 +380,8 @@ pop_route(PyObject *module, PyObject *unused)
         return NULL;
     }
     route = r->outer;
-    if (--hook_users == 0) {
-        PyInterpreterState *interp = PyInterpreterState_Get();
-        /* Who was installed meanwhile has us as its previous one: then stay, passing through. */
-        if (_PyInterpreterState_GetEvalFrameFunc(interp) == hook) {
-            _PyInterpreterState_SetEvalFrameFunc(interp, previous_eval);
-        }
-    }
+    hook_users--;
+    restore_eval();
     Route *former = spare;
     spare = r;
     if (former != NULL) {
@@ -383,6 +389,18 @@ pop_route(PyObject *module, PyObject *unused)
         code_set_free(&former->ignored);
         PyMem_Free(former);
     }
+    Py_RETURN_NONE;
+}
+
+/* In a forked process: routes of threads that it does not have need no hook. */
+static PyObject *
+forget_other_threads(PyObject *module, PyObject *unused)
+{
+    hook_users = 0;
+    for (Route *r = route; r != NULL; r = r->outer) {
+        hook_users++;
+    }
+    restore_eval();
     Py_RETURN_NONE;
 }
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+from jitshape import forks
 from jitshape.frontend import _evalframe
 
 Handler = Callable[[FunctionType, tuple], Any]
@@ -22,6 +23,9 @@ Handler = Callable[[FunctionType, tuple], Any]
 # object with the same parameters: run that in the same frame; a handler: its result is the call's.
 Answer = None | bool | CodeType | Handler
 Route = Callable[[CodeType, FunctionType], Answer]
+
+
+forks.in_children(_evalframe.forget_other_threads)
 
 
 @contextmanager

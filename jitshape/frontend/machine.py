@@ -20,6 +20,7 @@ from types import FunctionType
 from typing import Any, NoReturn
 
 import jitshape.frontend.opcodes  # noqa: F401  (registers the handlers)
+from jitshape import forks
 from jitshape.errors import DataDependent
 from jitshape.frontend.arguments import argument_error, bind_arguments
 from jitshape.frontend.checks import Guard, Is, Location, SameObject
@@ -118,13 +119,13 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
         limit = sys.getrecursionlimit()
         outer = CLOCK.machine
         self.recursion_limit = limit if outer is None else outer.recursion_limit
-        sys.setrecursionlimit(max(limit, limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL))
         CLOCK.machine = self
         try:
-            return self._without_open_generators(self._outcome(callee, slots))
+            with forks.changed(lambda: sys.setrecursionlimit(limit)):
+                sys.setrecursionlimit(max(limit, limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL))
+                return self._without_open_generators(self._outcome(callee, slots))
         finally:
             CLOCK.machine = outer
-            sys.setrecursionlimit(limit)
 
     def _outcome(self, callee: Callee, slots: list[Value | None]) -> Outcome:
         full = [*slots, *[None] * (callee.code.co_nlocals - len(slots))]

@@ -6,12 +6,13 @@ Invariant: a fallback is always counted together with its reason.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from jitshape import forks
 
 INTS = (
     "compiles",
@@ -26,7 +27,7 @@ INTS = (
     "guards",
 )
 
-_lock = threading.Lock()
+_lock = forks.lock()
 _ints: Counter[str] = Counter()
 _dicts: dict[str, Counter[str]] = defaultdict(Counter)
 _native: Counter[str] = Counter()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from jitshape import forks
 from jitshape.options import environment
 
 PIECE = ", piece "  # between a function's name and the number of what goes on behind a break
@@ -124,7 +124,7 @@ KEPT = 4096  # records of each kind; at twice as many the oldest are forgotten
 
 _records: list[Record] = []
 _counts: Counter[type] = Counter()
-_lock = threading.Lock()
+_lock = forks.lock()
 _sequence = itertools.count()
 _detail_wanted = 0
 

@@ -2,6 +2,7 @@
 compilers, interpreters; and functions whose code no compiler made."""
 
 import dis
+import gc
 import multiprocessing
 import os
 import random
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import types
+import warnings
 
 import pytest
 import torch
@@ -83,6 +86,34 @@ def test_trace_functions_see_the_program(setter):
         torch.testing.assert_close(got, program(x))
     assert heard.count(("call", "note")) == 6
     assert jitshape.stats()["fallbacks"] == 0 and not hook_state()["installed"]
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="new in CPython 3.12")
+def test_monitoring_tools_see_the_program():
+    """While it is compiled, and what of it runs natively; a tool that comes later, too."""
+    events, heard = sys.monitoring.events, []
+
+    def listen(code, *rest):
+        if code is note.__code__:
+            heard.append(code.co_name)
+
+    jitshape.reset()
+    x, compiled = torch.ones(3), jitshape.compile(program, backend="eager")
+    for number in range(3):
+        if number != 1:
+            sys.monitoring.use_tool_id(4, "a profiler")
+            sys.monitoring.register_callback(4, events.PY_START, listen)
+            sys.monitoring.register_callback(4, events.LINE, listen)
+            sys.monitoring.set_events(4, events.PY_START | events.LINE)
+        try:
+            got = compiled(x)
+        finally:
+            if number != 1:
+                sys.monitoring.set_events(4, 0)
+                sys.monitoring.free_tool_id(4)
+        torch.testing.assert_close(got, program(x))
+    assert len(heard) >= 12 and not hook_state()["installed"]
+    assert jitshape.stats()["fallbacks"] == 0
 
 
 def test_threads_of_random_sizes():
@@ -254,6 +285,67 @@ def test_a_fork_goes_on_with_compiled_code_and_compiles():
     assert process.exitcode == 0
     want = [program(x).sum().item() for x in inputs]
     assert results.get() == (pytest.approx(want), True)
+
+
+def outcome_in_child(work):
+    """What `work` returns in a forked process, as text."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads beside a fork
+        child = os.fork()
+    if child == 0:
+        try:
+            shown = str(work())
+        except BaseException as error:
+            shown = repr(error)
+        os.write(writer, shown.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        shown = file.read()
+    os.waitpid(child, 0)
+    return shown
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("place", ["trace", "back end"])
+def test_a_fork_while_another_thread_compiles(place):
+    """Its locks, the frame hook and what it changed of the process are not the child's."""
+    compiling, done, parent = threading.Event(), threading.Event(), os.getpid()
+
+    def wait(where):
+        if where == place and os.getpid() == parent:
+            compiling.set()
+            assert done.wait(60)
+
+    @jitshape.allow_in_graph
+    def traced(x):
+        wait("trace")
+        return x * 2
+
+    def backend(graph, example_inputs):
+        wait("back end")
+        return lambda x: (x * 2,)
+
+    def outside():
+        state = bool(hook_state()["installed"]), gc.isenabled(), sys.getrecursionlimit() == limit
+        start = time.monotonic()
+        found = compiled(torch.ones(3)).tolist(), jitshape.stats()["fallbacks"]
+        return *state, *found, time.monotonic() - start < 30
+
+    jitshape.reset()
+    limit = sys.getrecursionlimit()
+    compiled = jitshape.compile(lambda x: traced(x), backend=backend)
+    thread = threading.Thread(target=lambda: compiled(torch.ones(3)))
+    thread.start()
+    try:
+        assert compiling.wait(60)
+        assert outcome_in_child(outside) == str((False, True, True, [2.0] * 3, 0, True))
+        assert not gc.isenabled() and hook_state()["installed"] == (place == "trace")
+    finally:
+        done.set()
+        thread.join(60)
+    assert gc.isenabled() and not hook_state()["installed"]
 
 
 class Squares(torch.utils.data.Dataset):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from jitshape import forks
 from jitshape.errors import DataDependent
 from jitshape.frontend import _evalframe
 from jitshape.frontend.machine import DEPTH_LIMIT, PYTHON_FRAMES_PER_CALL
@@ -126,14 +127,14 @@ def program_ended(captured: Capture, tangents: int) -> Iterator[None]:
     m.changed_late = []
     tracer.dependence = _dependence(tracer.trace.graph) if tangents > 1 else None
     _evalframe.push_bypass()
-    sys.setrecursionlimit(limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL)
     try:
-        with watched(program_ended):
-            yield
+        with forks.changed(lambda: sys.setrecursionlimit(limit)):
+            sys.setrecursionlimit(limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL)
+            with watched(program_ended):
+                yield
         _check_changes(captured, m.changed_late)
     finally:
         CLOCK.machine, m.changed_late, tracer.dependence = outer, None, None
-        sys.setrecursionlimit(limit)
         _evalframe.pop_bypass()
 
 
