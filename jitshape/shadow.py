@@ -3,7 +3,8 @@
 In: JITSHAPE_SHADOW, the share of calls (`0.01`; `1,raise` raises instead of warning), and the
 entries of compiled functions.  Out: entries that, for a call of the sample, first run the original
 function on clones of the arguments and of the state that it names, then the compiled code on the
-real ones, and compare results, strides and mutations.
+real ones, and compare results, strides, mutations and the gradients of everything that the call was
+given (unless hooks of the program's would see these).
 Random state is put back between the two, so both draw the same numbers.  What the function
 reaches through other functions' globals is not cloned, and what it does there is done twice.
 Invariant: the call's own outcome is the compiled code's, whatever the check finds.
@@ -100,6 +101,8 @@ class _Check:
         found = list(differences(expected, with_state, "the result"))
         for clone, real in cloner.pairs:
             found += differences(clone, real, "an argument or a global")
+        if not found:
+            found += gradient_differences(expected, with_state, cloner.tensors)
         if found:
             self.report(found)
         if isinstance(with_state, Raised):
@@ -180,6 +183,7 @@ class Cloner:
         self.memo: dict[int, Any] = {}
         self.storages: dict[int, torch.UntypedStorage] = {}
         self.pairs: list[tuple[Any, Any]] = []
+        self.tensors: list[tuple[torch.Tensor, torch.Tensor]] = []  # (clone, original), each once
 
     def clone(self, x: Any) -> Any:
         """Raises what the copying of an object of the user's raises."""
@@ -195,7 +199,8 @@ class Cloner:
         """Tensors are copied by us: deepcopy refuses those that autograd computed."""
         for tensor in tensors_in(x):
             if id(tensor) not in self.memo:
-                self.memo[id(tensor)] = self.tensor(tensor)
+                made = self.memo[id(tensor)] = self.tensor(tensor)
+                self.tensors.append((made, tensor))
 
     def tensor(self, t: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -261,6 +266,34 @@ def _cell(cell: CellType, cloner: Cloner) -> CellType:
 
 
 # ---- comparing
+
+
+def gradient_differences(
+    expected: Any, got: Any, inputs: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> Iterator[str]:
+    """Of the same weighted sum of all results.  Nothing is accumulated, and the program can still
+    call backward itself."""
+    both = [(mine, real) for mine, real in inputs if mine.requires_grad and real.requires_grad]
+    results = [[t for t in tensors_in(x) if t.requires_grad] for x in (expected, got)]
+    hooked = any(t._backward_hooks for _, t in both)
+    if isinstance(expected, Raised) or not both or not all(results) or hooked:
+        return
+    mine, real = (
+        outcome_of(_gradients, (outs, [row[place] for row in both]))
+        for place, outs in enumerate(results)
+    )
+    if isinstance(mine, Raised):  # a graph that was used up, or has no formula
+        return
+    counters.count_in("shadow", "gradients")
+    yield from differences(mine, real, "the gradient of an input")
+
+
+def _gradients(outs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[Any]:
+    weights = [
+        torch.arange(t.numel(), device=t.device).cos().reshape(t.shape).to(t.dtype) for t in outs
+    ]
+    found = torch.autograd.grad(outs, inputs, weights, retain_graph=True, allow_unused=True)
+    return [None if grad is None else grad.detach() for grad in found]
 
 
 def differences(expected: Any, got: Any, where: str, depth: int = 0) -> Iterator[str]:

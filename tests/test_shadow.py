@@ -68,7 +68,8 @@ def test_globals_and_cells_are_cloned(checked):
     compiled = checked(f)
     for n in (4, 5):
         compiled(torch.randn(n, 3, requires_grad=True) * 2)
-    assert items == [4, 5] and layer.num_batches_tracked == 2 and counts() == {"checked": 2}
+    assert items == [4, 5] and layer.num_batches_tracked == 2
+    assert counts() == {"checked": 2, "gradients": 2}
 
 
 def test_graph_breaks_are_part_of_the_call(checked, capsys):
@@ -175,3 +176,52 @@ def test_off(monkeypatch):
     for text in ("", "0"):
         monkeypatch.setenv("JITSHAPE_SHADOW", text)
         assert shadow.setting() is None
+
+
+def test_gradients_are_compared_and_not_accumulated(checked):
+    model, twin = nn.Linear(3, 2), nn.Linear(3, 2)
+    twin.load_state_dict(model.state_dict())
+    compiled = checked(model)
+    for n in (2, 4, 5):
+        x, y = torch.randn(n, 3, requires_grad=True), None
+        y = compiled(x)
+        assert x.grad is None
+        y.square().sum().backward()
+        expected = torch.autograd.grad(twin(x).square().sum(), [x, *twin.parameters()])
+        for grad, real in zip(expected, [x, *model.parameters()]):
+            torch.testing.assert_close(real.grad, grad)
+        model.zero_grad()
+    assert counts() == {"checked": 3, "gradients": 3}
+
+
+def test_a_wrong_gradient_is_told(checked):
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            ctx.factor = factor
+            return x * factor
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.factor, None
+
+    def f(x):
+        return Scaled.apply(x, 2.0).sin()
+
+    x = torch.ones(3, requires_grad=True)
+    right = f(x)
+    wrong = (x * 2.0).sin() + 0 * x.detach() - (x * 1e-3 - (x * 1e-3).detach())
+    inputs = [(x, x)]
+    assert list(shadow.gradient_differences(right, f(x), inputs)) == []
+    (told,) = shadow.gradient_differences(right, wrong, inputs)
+    assert "gradient of an input[0]: values differ" in told
+    checked(f)(x).sum().backward()
+    assert counts()["gradients"] == 1 + 2
+
+
+def test_hooks_of_the_program_see_one_backward(checked):
+    seen = []
+    x = torch.ones(3, requires_grad=True)
+    x.register_hook(lambda grad: seen.append(grad.sum().item()))
+    checked(lambda x: x * 3)(x).sum().backward()
+    assert seen == [9.0] and counts() == {"checked": 1}
