@@ -4,7 +4,8 @@
 
 FOLDER has a module `workloads` (`WORKLOADS[name]()` gives a case with target, inputs, shapes, train
 and drive).  Each workload is compiled and called at all its sizes in order, in one process; no time
-is taken.  `because`: what the later compiles were made for, of the nearest entry's guards.
+is taken.  `because`: what the later compiles were made for, of the nearest entry's guards, and the
+line that made it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def measure(make: Any, dynamic: bool | None) -> dict[str, Any]:
             case.drive(compiled, *case.inputs(*shape))
     stats, records = jitshape.stats(), jitshape.history()
     later = [r.failures for r in records if isinstance(r, CompileRecord) and r.failures]
-    because = [str(failures[0]) for failures in later]
+    because = [f"{failures[0]}: `{failures[0].line}`" for failures in later]
     return {"sizes": len(case.shapes), **{k: stats[k] for k in COLUMNS}, "because": because}
 
 
