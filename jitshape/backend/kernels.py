@@ -39,7 +39,7 @@ from jitshape.backend.loops import (
     Store,
     roots,
 )
-from jitshape.backend.lower import FAULT, Lowering, argument_dtype, is_view, root
+from jitshape.backend.lower import FAULT, Lowering, argument_dtype, is_view, root, rounds
 from jitshape.backend.schedule import DEAR, Schedule, operand_index
 from jitshape.ir.graph import Node, Value, tensor_type
 from jitshape.ir.ops.registry import OPS
@@ -401,7 +401,9 @@ class KernelBuilder:
         node, block = unit.node, OPS[unit.node.op]
         count = numel(tuple(s for s, r in zip(unit.space.dims, unit.space.reduced) if r))
         result = block.finish(self.b, carry, count, *node.args[1:], **node.kwargs)
-        return self.b.cast(result, compute_dtype(unit.value.type.dtype))
+        dtype = unit.value.type.dtype
+        result = self.b.cast(result, dtype) if rounds(node) else result
+        return self.b.cast(result, compute_dtype(dtype))
 
     def finish(self, grid: tuple[Axis, ...], body: tuple[Statement, ...]) -> KernelCall:
         used = _Used(grid, body)

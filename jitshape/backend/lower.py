@@ -232,11 +232,18 @@ class Lowering:
             self.b.faults.setdefault(zero if mask is None else self.b.logical_and(mask, zero))
 
     def _widened(self, result: Scalar, node: Node, dtype: torch.dtype) -> Scalar:
-        """The result in its compute dtype; only casts the user wrote round to f16 or bf16."""
-        if dtype in HALF and node.op not in ROUNDING:
-            if isinstance(result, Apply) and result.op == "cast" and result.dtype is dtype:
+        """The result in its compute dtype, rounded to f16 or bf16 where eager's is."""
+        if not rounds(node) and isinstance(result, Apply) and result.op == "cast":
+            if result.dtype is dtype and dtype in HALF:
                 result = result.args[0]
         return self.b.cast(result, compute_dtype(dtype))
+
+
+def rounds(node: Node) -> bool:
+    """Whether eager rounds the result to its dtype: that of an op of the program, but not of a
+    step of one.  What a kernel computes does not depend on what is fused into it, therefore."""
+    origin = OPS.get(node.origin)
+    return node.op in ROUNDING or not node.origin or (origin is not None and origin.mutates)
 
 
 class Reader:

@@ -44,7 +44,8 @@ def cast(value: Value, source: torch.dtype, target: torch.dtype) -> Value:
         single = cast(value, source, torch.float32)
         if target == torch.bfloat16:
             return _round_to_bf16(single)
-        return single.convert("fptrunc", "half")
+        # the fence keeps a product from being fused, unrounded, into what it is added to
+        return single.intrinsic("arithmetic.fence").convert("fptrunc", "half")
     kind = ELEMENT[target]
     if target == torch.bool:
         return value.compare("une" if value.is_float else "ne", 0)

@@ -254,6 +254,17 @@ class DivMode:
         dtype = to_float(common) if rounding_mode is None else common
         return elementwise(env, [t for t in (x, y) if is_tensor(t)], dtype, common)
 
+    @classmethod
+    def element(cls, b, node, operand):
+        """The quotient that is truncated is one of the dtype: 17.98 in bf16 is 18."""
+        half = promote(node.args[:2])
+        if node.kwargs.get("rounding_mode") != "trunc" or half not in WIDER:
+            return super().element(b, node, operand)
+        plain = (int, float, bool)
+        x, y = (b.cast(a if type(a) in plain else operand(a), WIDER[half]) for a in node.args)
+        quotient = b.cast(b.div(x, y), half)
+        return b.cast(b.trunc(b.cast(quotient, WIDER[half])), half)
+
     def lower(b, x, y, rounding_mode=None):
         return _divide(b, x, y, rounding_mode)
 
