@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import ctypes
+import types
 from types import WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ from jitshape.frontend.sources import Held, TypeAttribute, class_field
 from jitshape.frontend.values.base import Value
 
 IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 # What the interpreter, or a method of a built-in type, may look up on a class.
 _BUILTINS = (int, float, str, list, tuple, dict, set, type, property, BaseException)
@@ -79,9 +79,9 @@ def c_slot(cls: type, name: str) -> int:
 
 
 def name_in_c(cls: type) -> str:
-    """How C's messages name a class: one that C declares has its module before it."""
-    own = bool(cls.__flags__ & HEAP_TYPE) or cls.__module__ == "builtins"
-    return cls.__name__ if own else f"{cls.__module__}.{cls.__name__}"
+    """How C's messages name a class, tp_name: many that C declares have their module in it."""
+    place = id(cls) + tuple.__basicsize__  # the first field behind what all objects have
+    return ctypes.c_char_p.from_address(place).value.decode()
 
 
 def is_generic(cls: type, name: str) -> bool:
@@ -97,6 +97,7 @@ def is_generic(cls: type, name: str) -> bool:
 
 for _name in _C_SLOTS:
     assert c_slot(dict, _name) == c_slot(object, _name) != c_slot(type, _name), _name
+assert (name_in_c(dict), name_in_c(types.SimpleNamespace)) == ("dict", "types.SimpleNamespace")
 
 
 class Lookup:
