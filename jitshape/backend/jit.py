@@ -8,7 +8,8 @@ the process is changed but the table of symbols that LLVM may link to.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
@@ -51,9 +52,9 @@ class Engine:
     def address(self, name: str) -> int:
         return self._engine.get_function_address(name)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         engine = getattr(self, "_engine", None)
-        if engine is not None:
+        if engine is not None and not is_finalizing():  # llvmlite may be gone by then
             engine.close()
 
 

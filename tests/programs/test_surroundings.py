@@ -39,8 +39,9 @@ def program(x):
 """
 
 
-def run_alone(text):
-    """Run a program in an interpreter of its own; returns what it prints."""
+def run_alone(text, silent=False):
+    """Run a program in an interpreter of its own; returns what it prints.  With `silent` nothing
+    is said on stderr, also when the process ends."""
     done = subprocess.run(
         [sys.executable, "-c", SOURCE + textwrap.dedent(text)],
         capture_output=True,
@@ -48,7 +49,7 @@ def run_alone(text):
         timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0 and not (silent and done.stderr), done.stderr[-3000:]
     return done.stdout.strip()
 
 
@@ -404,6 +405,17 @@ def test_below_vmap_make_fx_and_modes():
             call(x)
         lists.append(seen)
     assert lists[0] == lists[1] and len(lists[0]) > 5
+
+
+def test_a_process_ends_without_complaints():
+    """Of functions that live to its end, with machine code that was to be freed."""
+    text = """
+        compiled = [jitshape.compile(f, dynamic=True) for f in (inner, program)]
+        for f in compiled:
+            f(torch.ones(3, requires_grad=True)).sum().backward()
+        print(len(compiled))
+        """
+    assert run_alone(text, silent=True) == "2"
 
 
 def test_other_interpreters_are_refused():
