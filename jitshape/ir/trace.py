@@ -229,7 +229,8 @@ class Trace(TorchDispatchMode):
         shared = block.alias(args).storage if family in ("view", "inplace") else None
         single = isinstance(types, (TensorType, ScalarType))
         rows = (types,) if single else types
-        args, kwargs = with_elements(env, definition, args, kwargs, rows[0].dtype)
+        made = next(t for t in rows if t is not None)  # a gradient that nobody wants is None
+        args, kwargs = with_elements(env, definition, args, kwargs, made.dtype)
         if not self._in_backward:
             try_call(env, definition, *given, rows)
         if family == "factory":

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from torch.nn import functional as F
+import torch.nn.functional as F
 
 import jitshape
 from tests.programs.compare import assert_same, check
@@ -373,3 +373,27 @@ def test_what_a_later_backward_needs_is_not_written_meanwhile():
         y.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         second.sum().backward()
+
+
+@pytest.mark.parametrize("wanted", range(3))
+@pytest.mark.parametrize("norm", ["layer", "batch", "group", "convolution"])
+def test_only_some_operands_of_a_norm_or_a_convolution_get_gradients(
+    norm: str, wanted: int
+) -> None:
+    """Frozen weights under a trained layer, and the first layer, whose input gets none."""
+    x, weight, bias = torch.randn(3, 4, 4), torch.randn(4), torch.randn(4)
+
+    def f(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if norm == "layer":
+            y = F.layer_norm(x, (4,), weight, bias)
+        elif norm == "batch":
+            y = F.batch_norm(x, None, None, weight, bias, training=True)
+        elif norm == "group":
+            y = F.group_norm(x, 2, weight, bias)
+        else:
+            y = F.conv1d(x, weight.view(1, 4, 1).expand(4, 4, 1), bias)
+        return y.square().sum()
+
+    args = [x, weight, bias]
+    args[wanted].requires_grad_()
+    check(f, tuple(args), compiles=1)
