@@ -11,7 +11,7 @@ a proof has an algebra of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -78,7 +78,11 @@ class Prover:
         if len(symbols) > MOST_SYMBOLS or any(atom.kind != "sym" for atom in symbols):
             return
         names = {atom.name for atom in symbols}
-        known = [row for row in algebra.learned() if names.issuperset(_names(algebra, row[0]))]
+        known = [
+            (p, (lo, hi, holes))
+            for p, lo, hi, holes in algebra.learned()
+            if names.issuperset(_names(algebra, p))
+        ]
         points = [
             {
                 atom.name: _sample(algebra, atom, place * step + j)
@@ -90,7 +94,7 @@ class Prover:
             points.append({atom.name: atom.hint for atom in symbols})
         for values in points:
             try:
-                if all(_admits(algebra.evaluate(p, values), *row) for p, *row in known):
+                if all(_admits(algebra.evaluate(p, values), *row) for p, row in known):
                     value = algebra.evaluate(a, values)
                     if value is not None:
                         yield value
@@ -110,7 +114,7 @@ def _sample(algebra: Algebra, atom: Atom, place: int) -> int:
     return int(min(step if place % 2 else -step, hi))
 
 
-def _admits(value: int | None, lo: float, hi: float, holes: Sequence[int]) -> bool:
+def _admits(value: int | None, lo: float, hi: float, holes: Iterable[int]) -> bool:
     return value is not None and lo <= value <= hi and value not in holes
 
 

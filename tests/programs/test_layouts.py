@@ -106,3 +106,13 @@ def test_angles_of_whole_numbers(dtype) -> None:
 @pytest.mark.parametrize("shapes", [((3, 1), (1, 4)), ((1, 2, 1), (5, 1, 3)), ((4, 1), (4, 6))])
 def test_operands_that_stretch_each_other(shapes) -> None:
     check(lambda x, y: x * 2 + y, tuple(map(torch.rand, shapes)), dynamic=True)
+
+
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss"])
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float64), (torch.float64, torch.float32)])
+def test_losses_of_two_dtypes(loss, dtypes) -> None:
+    def inputs(n):
+        x, y = (torch.rand(n, 4).to(dtype) for dtype in dtypes)
+        return x.requires_grad_(), y
+
+    check(getattr(torch.nn.functional, loss), *map(inputs, (3, 4, 5)), compiles=2)

@@ -11,9 +11,9 @@ from jitshape.ir.graph import Value
 from jitshape.ir.ops.composing import call, finish, mul, sub
 from jitshape.ir.ops.families import (
     elementwise,
+    fresh,
     pointwise,
     pointwise_table,
-    preserved,
     require,
     wrap_dim,
 )
@@ -243,7 +243,7 @@ class Glu:
 @op("aten.glu_backward.default", family="composite")
 class GluBackward:
     def type(env, grad, x, dim):
-        return preserved(env, x)
+        return fresh(x.type.shape, x.type.dtype, x.type.device)
 
     def decompose(g, node, grad, x, dim):
         dim = wrap_dim(dim, x.type.ndim)

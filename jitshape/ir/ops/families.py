@@ -165,6 +165,7 @@ RESULTS: dict[str, Callable[[torch.dtype], torch.dtype]] = {
     "float": to_float,
     "bool": lambda common: torch.bool,
     "magnitude": lambda common: common.to_real() if common.is_complex else common,
+    "angle": lambda common: RESULTS["magnitude"](to_float(common)),
 }
 
 
@@ -207,7 +208,7 @@ class Pointwise:
     def common(cls, *args: Any) -> torch.dtype:
         """The dtype that the operands are cast to."""
         dtype = promote(args[: cls.operands])
-        return to_float(dtype) if cls.result == "float" else dtype
+        return to_float(dtype) if cls.result in ("float", "angle") else dtype
 
     @classmethod
     def type(cls, env: Any, *args: Any, **kwargs: Any) -> TensorType:

@@ -23,7 +23,7 @@ from jitshape.ir.ops.composing import (
     where,
     widen,
 )
-from jitshape.ir.ops.families import elementwise, fresh, is_tensor, require_shape
+from jitshape.ir.ops.families import elementwise, fresh, is_tensor, promote, require_shape
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import broadcast
 from jitshape.ir.symint import Size
@@ -186,9 +186,14 @@ class ElementLoss:
 
     @classmethod
     def type(cls, env: Any, x: Value, y: Value, *args: Any) -> TensorType:
+        dtype = cls.dtype(x, y)
         if cls.reduction(args) != NONE:
-            return fresh((), x.type.dtype, x.type.device)
-        return elementwise(env, [x, y], x.type.dtype)
+            return fresh((), dtype, x.type.device)
+        return elementwise(env, [x, y], dtype)
+
+    @staticmethod
+    def dtype(x: Value, y: Value) -> torch.dtype:
+        return promote((x, y))
 
     @staticmethod
     def reduction(args: tuple) -> int:
@@ -278,6 +283,10 @@ class SmoothL1LossBackward:
 @op("aten.huber_loss.default", family="composite", base=ElementLoss)
 class HuberLoss:
     @staticmethod
+    def dtype(x, y):
+        return x.type.dtype
+
+    @staticmethod
     def element(g, x, y, delta=1.0):
         far = call(g, "abs", sub(g, x, y))
         near = mul(g, mul(g, far, far), 0.5)
@@ -352,7 +361,12 @@ class BinaryCrossEntropyBackward:
 
 @op("aten.binary_cross_entropy_with_logits.default", family="composite", base=Probability)
 class BinaryCrossEntropyWithLogits:
-    """(1 - y) x + (1 + (p - 1) y) log(1 + exp(-x)), p the weight of positives."""
+    """(1 - y) x + (1 + (p - 1) y) log(1 + exp(-x)), p the weight of positives; in place of
+    1 - y."""
+
+    @staticmethod
+    def dtype(x, y):
+        return y.type.dtype
 
     @staticmethod
     def reduction(args):

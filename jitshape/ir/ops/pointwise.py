@@ -90,7 +90,7 @@ def _entropy(b: Any, x: Any) -> Any:
     return b.where(b.lt(x, 0), -math.inf, inside)
 
 
-@pointwise("aten.angle.default", result="float")
+@pointwise("aten.angle.default", result="angle")
 class Angle:
     """Of a real number: 0 or pi; nan stays."""
 

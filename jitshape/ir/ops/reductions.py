@@ -14,6 +14,7 @@ from jitshape.ir import symfloat
 from jitshape.ir.ops.composing import finish
 from jitshape.ir.ops.families import (
     INT,
+    RESULTS,
     category,
     fresh,
     promote,
@@ -368,7 +369,7 @@ class Dist:
 
     def type(env, x, y, p=2):
         broadcast(env, x.type.shape, y.type.shape)
-        return fresh((), promote((x, y)), x.type.device)
+        return fresh((), RESULTS["magnitude"](promote((x, y))), x.type.device)
 
     def decompose(g, node, x, y, p=2):
         return _norm(g, g.call("aten.sub.Tensor", x, y), p, None, False, None)

@@ -14,7 +14,17 @@ from jitshape.ir.ops.registry import OPS
 from jitshape.ir.shape_env import ShapeEnv
 from tests.ir.ops.test_blocks import SAMPLED, as_values, check_type, schema_of
 
-ROUNDS = 4
+ROUNDS, ROUNDS_OF_DTYPES = 4, 10
+DTYPES = (
+    *(torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.bool),
+    *(torch.int64, torch.int32, torch.int8, torch.uint8),
+)
+# of operands that eager's callers never give it
+NO_MIXTURES = {
+    "aten._softmax_backward_data.default": "an argument says the dtype of another",
+    "aten._log_softmax_backward_data.default": "an argument says the dtype of another",
+    "jitshape.sdpa.default": "the op's callers have compared the dtypes",
+}
 LAYOUTS = ("plain", "permuted", "offset")
 _COPIED = "eager copies the gaps of the memory too; the graph's form is dense"
 _OTHER_OPERAND = "eager's composite lays the result out as its other operand"
@@ -52,6 +62,22 @@ def laid_out(x: torch.Tensor, choose: random.Random, kinds: tuple[str, ...]) -> 
     return x
 
 
+def check_call(name: str, args: Any, kwargs: Any, ways: tuple[bool, ...]) -> None:
+    """One call, if eager takes it, with static sizes (False) or with symbolic ones."""
+    try:
+        real = runner(name)(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return  # eager refuses the layout or the dtypes, or this overload the sample
+    for symbolic in ways:
+        env = ShapeEnv()
+        values = as_values(env, (args, kwargs), symbolic)
+        found = OPS[name].type(env, *values[0], **values[1])
+        rows = found if isinstance(found, (list, tuple)) else [found]
+        reals = real if isinstance(real, (list, tuple)) else [real]
+        for row, one in zip(rows, reals, strict=True):
+            check_type(env, name, row, one)
+
+
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("name", [name for name in SAMPLED if name not in DIFFERENT])
 def test_types_of_operands_laid_out_at_random(name: str, symbolic: bool) -> None:
@@ -67,17 +93,30 @@ def test_types_of_operands_laid_out_at_random(name: str, symbolic: bool) -> None
             return laid_out(x, choose, kinds) if isinstance(x, torch.Tensor) else x
 
         args, kwargs = map_leaves(moved, (tuple(args), dict(kwargs)))
-        try:
-            real = runner(name)(*args, **kwargs)
-        except (RuntimeError, TypeError):
-            continue  # eager refuses the layout, or this overload the sample
-        env = ShapeEnv()
-        values = as_values(env, (args, kwargs), symbolic)
-        found = definition.type(env, *values[0], **values[1])
-        rows = found if isinstance(found, (list, tuple)) else [found]
-        reals = real if isinstance(real, (list, tuple)) else [real]
-        for row, one in zip(rows, reals, strict=True):
-            check_type(env, name, row, one)
+        check_call(name, args, kwargs, (symbolic,))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in SAMPLED if name not in NO_MIXTURES])
+def test_types_of_operands_of_any_dtypes(name: str) -> None:
+    """Each operand of its own dtype, or all of one; indices and masks mostly stay what they are."""
+    choose = random.Random(name)
+    for args, kwargs in OPS[name].samples() * ROUNDS_OF_DTYPES:
+        if len(args) > len(schema_of(name) or args):
+            continue
+        common = choose.choice(DTYPES) if choose.random() < 0.5 else None
+        if "backward" in name:  # of integers there is none, and eager's divides by zero
+            common = choose.choice(DTYPES[:4])
+
+        def moved(x: Any, common: torch.dtype | None = common) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return x
+            if x.is_floating_point() or ("backward" not in name and choose.random() < 0.3):
+                x = x.to(common or choose.choice(DTYPES))
+            return x if name in DIFFERENT else laid_out(x, choose, LAYOUTS)
+
+        args, kwargs = map_leaves(moved, (tuple(args), dict(kwargs)))
+        check_call(name, args, kwargs, (False, True))
 
 
 def test_what_differs_is_among_the_blocks() -> None:
