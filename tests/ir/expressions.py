@@ -8,6 +8,11 @@ from hypothesis import strategies as st
 
 from jitshape.ir.symint import Algebra, IntExpr, Size, sym_max, sym_min
 
+
+def rounded(a: Size, digits: int) -> Size:
+    return a.algebra.round(a, digits) if isinstance(a, IntExpr) else round(a, digits)
+
+
 NAMES = ("a", "b", "c")
 CONSTANTS = st.integers(-9, 9)
 SYMBOLIC = {
@@ -25,6 +30,8 @@ SYMBOLIC = {
     ">>": lambda a, b: a >> (b % 4),
     "apart": lambda a, b: abs(a - b),
     "~": lambda a, b: ~a + b,
+    "square": lambda a, b: a**2 - b,
+    "tens": lambda a, b: rounded(a, -1) + b,
 }
 CONCRETE = {**SYMBOLIC, "max": max, "min": min}
 affine = st.tuples(
