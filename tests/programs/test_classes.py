@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import collections.abc
 import enum
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -270,3 +271,46 @@ def test_changes(make: Callable[[], Program]) -> None:
     change()
     assert not torch.equal(before, f(x))
     assert_same(f(x), compiled(x))
+
+
+class Wrapped:
+    @staticmethod
+    def fixed(a: int = 3) -> int:
+        """Text of fixed."""
+        return a
+
+    @classmethod
+    def shared(cls, a: int = 4) -> int:
+        """Text of shared."""
+        return a
+
+    of_c = staticmethod(len)
+
+
+Wrapped.__dict__["fixed"].marked = [1]
+
+
+def names_of(method: Any) -> list[Any]:
+    found = [getattr(method, name, "none") for name in ("__name__", "__qualname__", "__doc__")]
+    return [*found, method.__func__.__name__, getattr(method, "__annotations__", None)]
+
+
+def test_static_and_class_methods_have_the_names_of_their_functions() -> None:
+    def program(fixed: Any, shared: Any, of_c: Any) -> list[Any]:
+        def made(cls: type, x: int) -> int:
+            """Text of made."""
+            return x
+
+        method = classmethod(made)
+        fixed.later = [*fixed.marked, 2]
+        found = [names_of(each) for each in (fixed, shared, of_c, method, staticmethod(made))]
+        wrapper = functools.wraps(shared)(lambda: 0)
+        return [*found, wrapper.__name__, wrapper.__doc__, sorted(vars(method)), method]
+
+    def told(function: Callable[..., Any]) -> list[Any]:
+        methods = [vars(Wrapped)[name] for name in ("fixed", "shared", "of_c")]
+        *found, method = function(*methods)
+        del methods[0].later
+        return [*found, names_of(method), method.__get__(None, int)(7)]
+
+    assert told(jitshape.compile(program)) == told(program)

@@ -26,8 +26,9 @@ from jitshape.frontend.sources import (
     TypeAttribute,
     class_field,
 )
-from jitshape.frontend.values.base import Break, Value, has_finalizer, wraps
+from jitshape.frontend.values.base import Break, Raised, Value, has_finalizer, wraps
 from jitshape.frontend.values.constants import CONSTANT_TYPES, from_python
+from jitshape.frontend.values.dicts import AttributeDict
 from jitshape.frontend.values.functions import (
     HANDLERS,
     PURE_OWNERS,
@@ -257,10 +258,15 @@ class PropertyValue(DescriptorValue):
         return m.default_getattr(self, name)
 
 
+TAKEN_OVER = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__")
+
+
 class StaticMethodValue(DescriptorValue):
-    """`staticmethod`; `function` is what it wraps.  One that the program made has no object."""
+    """`staticmethod`; `function` is what it wraps, whose names and text it has taken over.  One
+    that the program made has no object."""
 
     kind: type = staticmethod
+    instance_dict: AttributeDict | None = None
 
     def __init__(self, object: Any, source: Source | None, function: Value) -> None:
         super().__init__(object, source)
@@ -273,15 +279,36 @@ class StaticMethodValue(DescriptorValue):
         return self.object is not None
 
     def children(self) -> Iterable[Value]:
-        return (self.function,) if self.object is None else ()
+        if self.object is None:
+            yield self.function
+            if self.instance_dict is not None:
+                yield from self.instance_dict.children()
 
     def has_get(self) -> bool:
         return True
 
+    def attributes(self, m: Machine) -> AttributeDict:
+        if self.instance_dict is None:
+            if self.object is None:
+                self.instance_dict = AttributeDict(self)
+                self._take_over(m, self.instance_dict)
+            else:
+                held = Held(self.object, getattr(self.object, "__qualname__", self.kind.__name__))
+                self.instance_dict = AttributeDict.of(m, self, self.object, held)
+        return self.instance_dict
+
+    def _take_over(self, m: Machine, attributes: AttributeDict) -> None:
+        for name in TAKEN_OVER:
+            try:
+                attributes.set_named(m, name, m.attribute(self.function, name))
+            except Raised as raised:
+                if not m.is_exception(raised, AttributeError):
+                    raise
+
     def getattr(self, m: Machine, name: str) -> Value:
-        return (
-            self.function if name in ("__func__", "__wrapped__") else m.default_getattr(self, name)
-        )
+        if name in ("__func__", "__wrapped__"):
+            return self.function
+        return m.default_getattr(self, name)
 
     def reconstruct(self, e: Emitter) -> None:
         if self.object is not None:
@@ -291,6 +318,9 @@ class StaticMethodValue(DescriptorValue):
         e.const(self.kind)
         e.value(self.function)
         e.end_call(1)
+        if self.instance_dict is not None:
+            e.bind(self)
+            self.instance_dict.write_all(e)
 
     def descr_get(self, m: Machine, instance: Value | None, owner: Value) -> Value:
         return self.function
