@@ -5,8 +5,8 @@ factors, and which nodes these sums are.  Before --> after:
     t = addmm(c, a, b)   -->   t0 = unsqueeze(a, -1) * unsqueeze(b, -3)
                                t1 = sum(t0, [-2]);  t = t1 + c
 so that bias, activation and what else follows fuse as behind any reduction, and casts of the
-factors as into any reader.  Invariant: factors are rounded as the program's tensors are; the sum
-is not, before it is stored.  A product that `left_to_aten` gives a reason for stays a call.
+factors as into any reader.  Invariant: factors and results are rounded as the program's tensors
+are, whatever shares their kernel.  A product that `left_to_aten` gives a reason for stays a call.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _scales(node: Node) -> tuple[Any, Any]:
 def _sum(g: Rewriter, node: Node, found: Contractions) -> Value:
     *added, a, b = node.args[: 2 if len(node.args) == 2 else 3]
     beta, alpha = _scales(node)
-    left = g.call("aten.unsqueeze.default", _rounded(g, a, found), -1)
-    right = g.call("aten.unsqueeze.default", _rounded(g, b, found), -3)
+    left = g.call("aten.unsqueeze.default", _factor(g, a, found), -1)
+    right = g.call("aten.unsqueeze.default", _factor(g, b, found), -3)
     term = mul(g, left, right)
     total = g.call("aten.sum.dim_IntList", term, [-2])
     assert term.node is not None and total.node is not None
@@ -103,17 +103,21 @@ def _sum(g: Rewriter, node: Node, found: Contractions) -> Value:
         total = mul(g, total, alpha)
     if added and beta != 0:
         total = add(g, total, added[0] if beta == 1 else mul(g, added[0], beta))
-    return total
+    return _rounded(g, total)
 
 
-def _rounded(g: Rewriter, x: Value, found: Contractions) -> Value:
+def _factor(g: Rewriter, x: Value, found: Contractions) -> Value:
+    value = _rounded(g, x)
+    if value is not x and value.node is not None:
+        found.factors.add(value.node)
+    return value
+
+
+def _rounded(g: Rewriter, x: Value) -> Value:
     """`x` as the program has it, also where it is computed in f32 on the way."""
     type_ = tensor_type(x)
     if type_.dtype is torch.float32:
         return x
     strides = contiguous_strides(type_.shape)
     type_ = TensorType(type_.shape, strides, type_.dtype, type_.device)
-    value = g.emit("aten._to_copy.default", (x,), {"dtype": type_.dtype}, type_)
-    assert value.node is not None
-    found.factors.add(value.node)
-    return value
+    return g.emit("aten._to_copy.default", (x,), {"dtype": type_.dtype}, type_)
