@@ -6,7 +6,9 @@
 The suite (models.py there) builds tiny models with random weights and says what is compared: the
 outputs in eval mode, and loss and gradients of a training step, at two sizes each.  Each item runs
 in a process of its own, forked from one that has imported the libraries.  `--quick` leaves out
-steady state and memory; `--out` keeps finished items, so that the same command goes on from there.
+steady state and memory; `--gpus sm_80,sm_90,gfx942` adds how many binaries Triton makes of the
+kernels for these GPUs, and the names of those that spill registers; `--out` keeps finished items,
+so that the same command goes on from there.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import jitshape
+from jitshape.backend.compile import watched_kernels
+from jitshape.backend.quality import unique_qualities
 
 ITEMS = ("infer", "train")
 LIBRARIES = {"hf": "transformers", "timm": "timm", "pyg": "torch_geometric.nn"}
@@ -44,7 +48,9 @@ COUNTS = ("compiles", "graphs", "graph_breaks", "fallbacks", "symbols", "guards"
 # ---------------------------------------------------------------- one item, in its own process
 
 
-def measure(suite: Any, kind: str, model_name: str, item: str, quick: bool) -> dict[str, Any]:
+def measure(
+    suite: Any, kind: str, model_name: str, item: str, quick: bool, gpus: Sequence[str]
+) -> dict[str, Any]:
     """One model and item: status, counters, and unless `quick` steady state and memory."""
     systems, train = suite.systems, item == "train"
     try:
@@ -68,8 +74,10 @@ def measure(suite: Any, kind: str, model_name: str, item: str, quick: bool) -> d
     jitshape.reset()
     compiled = jitshape.compile(lambda model, x: call(model, x))
     start = time.thread_time()
+    kernels: list[Any] = []
     try:
-        results = run(compiled)
+        with watched_kernels() as kernels:
+            results = run(compiled)
         difference = systems.differs(results, wanted, tol=(1e-3, 1e-4))
         found = {"status": "wrong", "detail": difference} if difference else {"status": "pass"}
     except Exception as error:
@@ -78,6 +86,8 @@ def measure(suite: Any, kind: str, model_name: str, item: str, quick: bool) -> d
     found |= counted(jitshape.stats())
     if found["status"] == "wrong" and as_near(results, wanted, lambda: run(in_double(call, model))):
         found["status"] = "rounding"
+    if gpus:
+        found |= on_gpus(kernels, gpus)
     if found["status"] == "pass" and not quick:
         steps = [partial(one_step, suite, model, inputs(i), train) for i in (0, 1)]
         found |= steady(steps, call, compiled) | memory(steps, call, compiled)
@@ -133,6 +143,13 @@ def counted(stats: dict[str, Any]) -> dict[str, Any]:
         "break_reasons": details.get("break_reasons", {}),
         "fallback_reasons": details.get("fallback_reasons", {}),
     }
+
+
+def on_gpus(kernels: Sequence[Any], gpus: Sequence[str]) -> dict[str, Any]:
+    """What Triton makes of the kernels ahead of time."""
+    binaries = unique_qualities(kernels, gpus)
+    spilling = {f"{b.kernel} {b.target} {b.spilled}" for b in binaries if b.spilled}
+    return {"binaries": len(binaries), "spilling": sorted(spilling)}
 
 
 def steady(steps: list[Callable], call: Any, compiled: Any) -> dict[str, Any]:
@@ -257,6 +274,10 @@ def summary(rows: dict[str, dict[str, Any]]) -> str:
         if speeds:
             mean = statistics.geometric_mean(speeds)
             lines.append(f"- {item}: {mean:.2f} times eager's speed, {min(speeds):.2f} at least")
+    binaries = sum(row.get("binaries", 0) for row in rows.values())
+    if binaries:
+        spilling = sum(len(row.get("spilling", ())) for row in rows.values())
+        lines.append(f"- binaries for GPUs: {binaries}, of which {spilling} spill registers")
     reasons: dict[str, list[str]] = {}
     for name, row in rows.items():
         if row["status"] not in ("pass", "skip"):
@@ -279,6 +300,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="every nth model of a kind")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--gpus", default="", help="sm_80, sm_90, gfx942, with commas between")
     parser.add_argument("--timeout", type=float, default=300)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -291,7 +313,8 @@ def main() -> None:
         name = f"{kind}/{model}/{item}"
         if name in rows:
             continue
-        work = partial(measure, suite, kind, model, item, options.quick)
+        gpus = [gpu for gpu in options.gpus.split(",") if gpu]
+        work = partial(measure, suite, kind, model, item, options.quick, gpus)
         rows[name] = in_fork(work, options.timeout)
         row = rows[name]
         print(name, row["status"], str(row.get("detail", ""))[:150], flush=True)

@@ -23,6 +23,7 @@ from torch.func import (
 )
 
 import jitshape
+from jitshape.errors import GraphBreak
 from tests.programs.compare import assert_same
 from tests.test_independence import FORBIDDEN, ROOT
 
@@ -149,6 +150,14 @@ def test_the_graph_ends_before_the_transform(name: str) -> None:
     assert any(reason in text for text in reasons), reasons
     assert jitshape.stats()["fallbacks"] == 0
     assert torch._C._functorch.maybe_current_level() is None
+
+
+def test_what_torch_compiles_itself_is_a_break() -> None:
+    def branches(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    with pytest.raises(GraphBreak, match="torch compiles the functions it is given itself"):
+        jitshape.compile(branches, fullgraph=True)(torch.ones(3))
 
 
 def test_errors_are_eagers() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
+import torch._higher_order_ops as higher_order
 
 import jitshape.api
 from jitshape.frontend.torchside.autocast import set_autocast
@@ -118,6 +119,8 @@ BREAKS: dict[Any, str] = {
     torch.set_num_threads: "it changes global state",
     torch.compile: "nested torch.compile",
 }
+for _higher in (torch.cond, higher_order.while_loop, higher_order.scan, higher_order.map):
+    BREAKS[_higher] = "torch compiles the functions it is given itself"
 for _mark in ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_unbacked"):
     BREAKS[getattr(jitshape.api, _mark)] = "it marks a real tensor; mark it outside of the function"
 
