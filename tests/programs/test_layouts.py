@@ -116,3 +116,21 @@ def test_losses_of_two_dtypes(loss, dtypes) -> None:
         return x.requires_grad_(), y
 
     check(getattr(torch.nn.functional, loss), *map(inputs, (3, 4, 5)), compiles=2)
+
+
+SCATTERS = {
+    "select": lambda x, y: x.select_scatter(y[0], 0, 1),
+    "slice": lambda x, y: torch.slice_scatter(x, y[:2], 0, 1, 3) * 2,
+    "slice, returned": lambda x, y: (torch.slice_scatter(x, y[:2], 0, 1, 3), x + 1),
+    "diagonal": lambda x, y: x.diagonal_scatter(y.diagonal(1), 1),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatters_into_memory_with_gaps(name) -> None:
+    def f(x, y):
+        return SCATTERS[name](x[:, ::2], y)
+
+    inputs = [(torch.randn(n, 8, requires_grad=True), torch.randn(n, 4)) for n in (5, 6, 7)]
+    check(f, *inputs, compiles=2)
+    check(SCATTERS[name], *((x.detach()[:, ::2], y) for x, y in inputs), compiles=2)

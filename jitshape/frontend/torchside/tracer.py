@@ -24,6 +24,7 @@ import jitshape.ir.literals
 import jitshape.ir.metadata
 import jitshape.ir.readings
 import jitshape.ir.recurrent
+import jitshape.ir.scatters
 import jitshape.ir.shapes
 import jitshape.ir.statistics
 import jitshape.ir.symbolic_index  # noqa: F401  registers indexing

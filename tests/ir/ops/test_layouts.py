@@ -27,15 +27,16 @@ NO_MIXTURES = {
 }
 LAYOUTS = ("plain", "permuted", "offset")
 _COPIED = "eager copies the gaps of the memory too; the graph's form is dense"
+_RECORDED_AS_WRITES = "a call with gaps is recorded as writes (ir/scatters.py)"
 _OTHER_OPERAND = "eager's composite lays the result out as its other operand"
 DIFFERENT = {
     "aten._conj.default": "run by the evaluator as a copy",
     "aten._neg_view.default": "run by the evaluator as a copy",
     "aten._native_batch_norm_legit_functional.default": _COPIED,
     "aten.copy.default": _COPIED,
-    "aten.diagonal_scatter.default": _COPIED,
-    "aten.select_scatter.default": _COPIED,
-    "aten.slice_scatter.default": _COPIED,
+    "aten.diagonal_scatter.default": _RECORDED_AS_WRITES,
+    "aten.select_scatter.default": _RECORDED_AS_WRITES,
+    "aten.slice_scatter.default": _RECORDED_AS_WRITES,
     "aten.binary_cross_entropy_backward.default": _OTHER_OPERAND,
     "aten.binary_cross_entropy_with_logits.default": _OTHER_OPERAND,
     "aten.as_strided_scatter.default": _COPIED,
