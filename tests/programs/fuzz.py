@@ -48,6 +48,7 @@ def missed(dispatcher: Any, slots: tuple) -> Any:
 # As they were before any change.
 PLAIN, DETACH = torch._C.DisableTorchFunctionSubclass, torch.Tensor.detach
 CLONE, COPY = torch.Tensor.clone, torch.Tensor.copy_
+TENSOR, MODULE, GENERATOR = torch.Tensor, nn.Module, torch.default_generator
 
 
 def content(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,9 +91,9 @@ class Fuzzer:
     ) -> tuple[str, Any, list[torch.Tensor]]:
         """How the call ends, with what, and what it left in all tensors, which then hold again
         what they held before.  Runs no Python code of torch's, which may be changed."""
-        torch.default_generator.set_state(self.state)
-        tensors = [*self.tensors, *([new] if isinstance(new, torch.Tensor) else ())]
-        if isinstance(new, nn.Module):
+        GENERATOR.set_state(self.state)
+        tensors = [*self.tensors, *([new] if isinstance(new, TENSOR) else ())]
+        if isinstance(new, MODULE):
             tensors += new.state_dict(keep_vars=True).values()
         before = list(map(content, tensors))
         how, result = self.called(function, args)

@@ -12,7 +12,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 import jitshape
-from tests.programs.compare import check
+from tests.programs.compare import assert_same, check
 
 SCALE = 2.0
 FACTORS = torch.arange(4.0)
@@ -428,3 +428,27 @@ def test_allowed_functions_with_formulas_are_left_to_eager() -> None:
 
     check(f, (leaf(4),), breaks=1)
     check(f, (torch.randn(4),))
+
+
+def test_what_a_gradient_inside_goes_through_may_change() -> None:
+    """A hook on the tensor, and attributes of the class that C++ calls and keeps things in."""
+    cube = function(
+        lambda ctx, x: saves(ctx, x) ** 3, lambda ctx, g: g * 3 * ctx.saved_tensors[0] ** 2
+    )
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        (g,) = torch.autograd.grad(cube.apply(x).sum(), x)
+        return g * 2
+
+    compiled, x = jitshape.compile(f), leaf(4)
+    assert_same(f(x), compiled(x))
+    handle = x.register_hook(lambda grad: grad * 10)
+    assert_same(f(x), compiled(x))
+    handle.remove()
+    assert_same(f(x), compiled(x))
+    context = cube._backward_cls
+    context.saved_tensors = property(lambda ctx: (torch.full((4,), 2.0),))
+    try:
+        assert_same(f(x), compiled(x))
+    finally:
+        del context.saved_tensors

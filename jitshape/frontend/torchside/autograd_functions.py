@@ -44,6 +44,9 @@ class ContextValue(Storage):
         return f"ContextValue({self.cls.__qualname__})"
 
     def getattr(self, m: Machine, name: str) -> Value:
+        m.guard_class(self.cls, name)
+        if getattr(self.cls, name, None) is not getattr(_BASE, name, None):
+            return m.default_getattr(self, name)
         if name == "needs_input_grad":
             return self._call().needs_gradient(m)
         if name == "saved_tensors":
@@ -53,6 +56,9 @@ class ContextValue(Storage):
         return m.default_getattr(self, name)
 
     def setattr(self, m: Machine, name: str, value: Value) -> None:
+        m.guard_class(self.cls, name)
+        if getattr(self.cls, name, None) is not getattr(_BASE, name, None):
+            raise Break("autograd", f"{name} of a context is set, which its class overrides")
         if name in _MARKS or name == "materialize_grads":
             m.mutated(self)
             self.marks[name] = value
@@ -259,6 +265,7 @@ def apply(m: Machine, cls: Value, *args: Value) -> Value:
     real = cls.object
     for name in ("_backward_cls", "vjp", "boxed_grads_call"):
         m.type_lookup(real, name)
+    m.guard_class(torch.autograd.function._SingleLevelFunction, "apply")
     if not hasattr(real, "_backward_cls") or real.vjp is not torch.autograd.Function.vjp:
         raise Break("autograd", f"{real.__name__} overrides vjp, or is no Function")
     if getattr(real, "boxed_grads_call", False):
@@ -274,5 +281,7 @@ def apply(m: Machine, cls: Value, *args: Value) -> Value:
         m.call(setup, [context, m.new_tuple(list(args)), result], {})
         return result
 
+    for name in ("apply", *_MARKS, "saved_tensors"):  # what C++ calls and reads
+        m.guard_class(real._backward_cls, name)
     call = FunctionCall(m, real._backward_cls, args, forward, lambda: cls.getattr(m, "backward"))
     return call.apply()

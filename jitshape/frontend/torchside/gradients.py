@@ -151,6 +151,8 @@ def grad(
     targets = [value.tensor for value in wanted]
     if not all(target.requires_grad for target in targets):
         raise Break("raises", "grad of a tensor that does not require grad")
+    for value in wanted:
+        _refuse_hooks(m, value)
     found = gradients_of(m, roots, grads, targets, retain, create)
     fill = _flag(materialize_grads)
     if any(g is None for g in found) and not (fill or _flag(allow_unused)):
