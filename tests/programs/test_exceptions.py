@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import jitshape
-from tests.programs.test_breaks import LOG, check_pieces, inputs, note
+from tests.programs.pieces import LOG, check_pieces, inputs, note
 
 
 def of_torch(x):

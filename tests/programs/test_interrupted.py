@@ -13,7 +13,7 @@ from jitshape import pipeline, programs
 from jitshape.frontend import capture as capturing
 from jitshape.frontend._evalframe import hook_state
 from jitshape.frontend.machine import Machine
-from tests.programs.test_breaks import note
+from tests.programs.pieces import note
 
 SEEN: list = []
 

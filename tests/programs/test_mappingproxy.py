@@ -5,7 +5,7 @@ import types
 import pytest
 
 import jitshape
-from tests.programs.test_breaks import note
+from tests.programs.pieces import note
 
 
 def written_behind(mapping, view):

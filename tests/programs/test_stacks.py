@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import jitshape
-from tests.programs.test_breaks import check_pieces, inputs, note
+from tests.programs.pieces import check_pieces, inputs, note
 
 
 def third(x):

@@ -20,7 +20,7 @@ import torch
 import jitshape
 from jitshape.frontend._evalframe import hook_state
 from tests.programs.compare import assert_same
-from tests.programs.test_breaks import note
+from tests.programs.pieces import note
 
 SOURCE = """
 import torch, jitshape

@@ -9,7 +9,7 @@ import torch
 
 from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import Break
-from tests.programs.test_breaks import check_pieces, inputs, note
+from tests.programs.pieces import check_pieces, inputs, note
 
 
 class Doubling(torch.autograd.Function):
