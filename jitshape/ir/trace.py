@@ -229,8 +229,9 @@ class Trace(TorchDispatchMode):
         shared = block.alias(args).storage if family in ("view", "inplace") else None
         single = isinstance(types, (TensorType, ScalarType))
         rows = (types,) if single else types
-        made = next(t for t in rows if t is not None)  # a gradient that nobody wants is None
-        args, kwargs = with_elements(env, definition, args, kwargs, made.dtype)
+        made = next((t for t in rows if t is not None), None)  # an unwanted gradient is None
+        if made is not None:
+            args, kwargs = with_elements(env, definition, args, kwargs, made.dtype)
         if not self._in_backward:
             try_call(env, definition, *given, rows)
         if family == "factory":
