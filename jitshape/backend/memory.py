@@ -123,7 +123,9 @@ class _Planner:
             if isinstance(type_, TensorType):
                 count = _bytes_seen(self.algebra, type_)
                 change[start] += count
-                end = len(self.steps) if value in self.keep else self.last_use.get(value, 0) + 1
+                end = len(self.steps)  # a program of constants has no step
+                if value not in self.keep:
+                    end = min(end, self.last_use.get(value, 0) + 1)
                 change[end] -= count
         return list(accumulate(change[:-1]))
 

@@ -397,3 +397,10 @@ def test_only_some_operands_of_a_norm_or_a_convolution_get_gradients(
     args = [x, weight, bias]
     args[wanted].requires_grad_()
     check(f, tuple(args), compiles=1)
+
+
+def test_a_backward_without_steps():
+    """What is saved is released by a program that gives zeros."""
+    x = torch.randn(4, requires_grad=True)
+    (grad,) = torch.autograd.grad(jitshape.compile(torch.angle)(x).sum(), x)
+    assert torch.equal(grad, torch.zeros(4))
