@@ -65,7 +65,7 @@ class Prover:
         if len(seen) != 1:
             return None
         truth = seen.pop()
-        proof = _Proof(self)
+        proof = _Proof(self, op not in ("eq", "ne"))  # layouts are asked about by the dozen
         if proof.holds(op if truth else _OPPOSITE[op], proof.translate(difference)):
             self.proved += 1
             return truth
@@ -121,8 +121,8 @@ def _admits(value: int | None, lo: float, hi: float, holes: Iterable[int]) -> bo
 class _Proof:
     """Of one comparison, in an algebra of its own."""
 
-    def __init__(self, prover: Prover) -> None:
-        self.prover, self.source = prover, prover.algebra
+    def __init__(self, prover: Prover, factors: bool) -> None:
+        self.prover, self.source, self.factors = prover, prover.algebra, factors
         self.algebra = Algebra()
         self.steps = STEPS
         self._symbols: dict[int, Size] = {}  # by the atom's id in the source
@@ -280,7 +280,9 @@ class _Proof:
 
     def _by_factors(self, a: IntExpr) -> bool:
         degree = max(len(m) for m, _ in a.terms)
-        if not 2 <= degree <= HIGHEST_DEGREE or len(a.terms) < 2 or self.prover.left <= 0:
+        if not self.factors or self.prover.left <= 0:
+            return False
+        if not 2 <= degree <= HIGHEST_DEGREE or len(a.terms) < 2:
             return False
         import sympy  # half a second, which most programs never need
 
