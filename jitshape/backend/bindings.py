@@ -28,6 +28,7 @@ from jitshape.backend.externs import extern_callable, with_strides
 from jitshape.backend.faults import new_fault
 from jitshape.errors import Refuted
 from jitshape.ir.evaluate import rebuild_alias
+from jitshape.ir.ops.externs import check_shape
 from jitshape.ir.records.plain import Unreadable
 from jitshape.ir.versions import add_versions, reshape, set_version
 
@@ -41,6 +42,7 @@ HELPERS: dict[str, Any] = {
     "random_state": torch.get_rng_state,
     "new_fault": new_fault,
     "with_strides": with_strides,
+    "check_shape": check_shape,
     "rebuild_alias": rebuild_alias,
     "reshape": reshape,
     "set_version": set_version,

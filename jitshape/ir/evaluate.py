@@ -16,6 +16,7 @@ import torch
 from jitshape.errors import InternalError, Refuted
 from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, map_leaves
+from jitshape.ir.ops.externs import check_shape, is_checked
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import excerpt
 from jitshape.ir.shape_env import Fact, assumption
@@ -57,6 +58,10 @@ def evaluate(
         told = _bind(node, result, values, sizes)
         if told and graph.env is not None:
             _assert(graph.env.asserts, told, sizes, concrete)
+        if is_checked(node):
+            for out in node.outs:
+                if isinstance(out.type, TensorType):
+                    check_shape(node.op, values[out], tuple(map(concrete, out.type.shape)))
         if observe is not None:
             observe(node, [values[out] for out in node.outs])
         if check:

@@ -95,7 +95,7 @@ def extern(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         trace.record(str(func), values, kwargs, ())
         return None
     _check_returns(func)
-    types, single = extern_types(trace.env, func, values, kwargs)
+    types, single = extern_types(trace.env, func, values, kwargs, trace.in_backward)
     outs = trace.record(str(func), values, kwargs, types)
     if torch.Tag.nondeterministic_seeded in func.tags:
         trace.draw()
@@ -180,7 +180,7 @@ def _on_copies(trace: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> An
     types, single = [], False
     _check_returns(func)
     if func._schema.returns:
-        types, single = extern_types(trace.env, func, values[: len(args)], named)
+        types, single = extern_types(trace.env, func, values[: len(args)], named, trace.in_backward)
     copies = [preserved(trace.env, values[place]) for place in written]
     call = (str(func), written, list(named), values)
     outs = [trace.wrap(out) for out in trace.record(ON_COPIES, call, {}, [*types, *copies])]

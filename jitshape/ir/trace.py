@@ -63,7 +63,7 @@ class Trace(TorchDispatchMode):
         self._lifted: dict[int, SymbolicTensor] = {}
         self._memories: dict[int, Storage | None] = {}
         self.consumes = False  # a backward recorded here has freed what its graph had saved
-        self._in_backward = False
+        self.in_backward = False
         self.probing = False  # a backward that is undone: what autograd calls does nothing
         self._lines: dict[int, Location | None] = {}  # by the number of the autograd node
         self._tokens = 0
@@ -195,14 +195,14 @@ class Trace(TorchDispatchMode):
         """Append a node with outputs of `types`; the Value of a missing output is empty."""
         graph = self.graph
         node = Node(op, tuple(args), kwargs, self._location())
-        node.backward, node.region = self._in_backward, self.region
+        node.backward, node.region = self.in_backward, self.region
         outs = tuple([graph.new_value(t if t is not None else _NOTHING, storage) for t in types])
         graph.add_node(node, outs)
         return outs
 
     def _location(self) -> Location | None:
         """The user's line; in backward that of the forward op."""
-        if self._in_backward:
+        if self.in_backward:
             current = torch._C._current_autograd_node()
             place = None if current is None else self._lines.get(current._sequence_nr())
             if torch.is_grad_enabled():  # create_graph: there will be a backward of this one
@@ -232,7 +232,7 @@ class Trace(TorchDispatchMode):
         made = next((t for t in rows if t is not None), None)  # an unwanted gradient is None
         if made is not None:
             args, kwargs = with_elements(env, definition, args, kwargs, made.dtype)
-        if not self._in_backward:
+        if not self.in_backward:
             try_call(env, definition, *given, rows)
         if family == "factory":
             self._check_sizes(types.shape)
@@ -310,7 +310,7 @@ class Trace(TorchDispatchMode):
         # In backward C++ asks for sizes of 0 and 1 to choose between copies and views of gradients,
         # which nobody can observe, and for what was broadcast, where forward took none for 1.
         self.consumes = self.consumes or not retain_graph
-        self._in_backward, self.env.general = True, general
+        self.in_backward, self.env.general = True, general
         try:
             with self, torch.autograd.set_detect_anomaly(False):
                 found: tuple[Any, ...] = Variable._execution_engine.run_backward(
@@ -324,7 +324,7 @@ class Trace(TorchDispatchMode):
                 )
                 return list(found)
         finally:
-            self._in_backward = self.env.general = False
+            self.in_backward = self.env.general = False
 
     def is_consumed(self, output: SymbolicTensor) -> bool:
         """Whether a backward recorded here has freed what a backward of `output` needs."""

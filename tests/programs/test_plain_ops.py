@@ -252,3 +252,43 @@ def test_a_custom_op_whose_shape_comes_from_elsewhere() -> None:
     for rows, width[0] in ((2, 3), (4, 3), (4, 5), (6, 5), (6, 2)):
         x = torch.ones(rows)
         assert_same(f(x), compiled(x))
+
+
+def test_a_custom_op_in_a_formula_whose_shape_comes_from_elsewhere() -> None:
+    """Backward has no symbols of its own: what its ops give is looked at."""
+    width = [2]
+
+    @torch.library.custom_op("jitshape_tests::some_of", mutates_args=())
+    def some_of(x: torch.Tensor) -> torch.Tensor:
+        return x[: width[0]].clone()
+
+    @some_of.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(width[0], x.size(1))
+
+    @torch.library.custom_op("jitshape_tests::thrice", mutates_args=())
+    def thrice(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    @thrice.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    def formula(ctx, grad):
+        return grad * 3 + some_of(grad).sum()
+
+    thrice.register_autograd(formula)
+    for backend in ("auto", "eager"):
+        width[0] = 2
+        compiled = jitshape.compile(lambda x: thrice(x).sin(), fullgraph=True, backend=backend)
+        for rows in (3, 4, 5):
+            results = []
+            for f in (lambda x: thrice(x).sin(), compiled):
+                x = torch.ones(rows, 2, requires_grad=True)
+                f(x).sum().backward()
+                results.append(x.grad)
+            assert_same(*results)
+        result = compiled(torch.ones(6, 2, requires_grad=True))
+        width[0] = 3
+        with pytest.raises(RuntimeError, match=r"some_of.* in backward, not"):
+            result.sum().backward()

@@ -32,6 +32,7 @@ from jitshape.ir.graph import (
     new_symbols,
     tensor_type,
 )
+from jitshape.ir.ops.externs import is_checked
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
@@ -64,7 +65,7 @@ class ProgramWriter:
         self._names: dict[Any, str] = {}
         self._taken: set[str] = set(self.bindings) | {"float", "math", "max", "min", "program"}
         self._taken |= {FAULT.name, "note", "faults", "new_fault", "check", "no_grad"}
-        self._taken |= {"Refuted", "state", "random_state"}
+        self._taken |= {"Refuted", "state", "random_state", "check_shape"}
         self._taken |= {"set_version", "add_versions", "rebuild_alias", "reshape", "with_strides"}
         self._names[FAULT] = FAULT.name
         self._symbols: set[Atom] = set()
@@ -277,10 +278,19 @@ class ProgramWriter:
         told = {*new_symbols(node), *(atom for row in rows for atom in row if atom is not None)}
         if told:
             self._bind_results(node, set(told))
+        if is_checked(node):
+            self._check_shapes(node)
         if node.op not in OPS or OPS[node.op].attributes.get("layout_varies"):
             self._check_layout(node)
         if told:
             self._assert()
+
+    def _check_shapes(self, node: Node) -> None:
+        self._help("check_shape")
+        for out in node.outs:
+            if isinstance(out.type, TensorType):
+                name, shape = self.name(out), self.sizes(out.type.shape)
+                self.lines.append(f"check_shape({node.op!r}, {name}, {shape})")
 
     def _check_layout(self, node: Node) -> None:
         """Results get the strides that the graph has for them, where no rule is sure of them."""

@@ -18,7 +18,7 @@ import torch
 
 from jitshape.errors import DataDependent
 from jitshape.ir.conditions import compare
-from jitshape.ir.graph import Value, map_leaves
+from jitshape.ir.graph import Node, Value, map_leaves
 from jitshape.ir.ops.fitting import Fit
 from jitshape.ir.strides import dense
 from jitshape.ir.symfloat import FloatExpr
@@ -114,7 +114,9 @@ def eager_error(env: Any, func: Any, args: Any, kwargs: Any, error: Exception) -
     return error
 
 
-def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, bool]:
+def extern_types(
+    env: Any, func: Any, args: Any, kwargs: Any, in_backward: bool = False
+) -> tuple[list, bool]:
     """(types of the outputs, whether there is one that is not in a list)."""
 
     def rows(number: Callable[[Size], int], fill: int) -> list[Any]:
@@ -150,7 +152,7 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
                 avoid="jitshape.disable round the function that needs it",
             )
         shape = tuple(
-            _found(env, func, fit.size(size, place, dim))
+            _found(env, func, fit.size(size, place, dim), in_backward)
             if varied[place].shape[dim] == size
             else env.unbacked()
             for dim, size in enumerate(tensor.shape)
@@ -161,14 +163,30 @@ def extern_types(env: Any, func: Any, args: Any, kwargs: Any) -> tuple[list, boo
     return types, len(schema) == 1 and not str(schema[0].type).startswith("List")
 
 
-def _found(env: Any, func: Any, size: Size) -> Size:
+def _found(env: Any, func: Any, size: Size, in_backward: bool) -> Size:
     """A size of a result.  What a custom op computes it from may change where no guard sees it, so
-    that it is looked at when the graph runs."""
-    if func.namespace in OF_TORCH:
+    that it is looked at when the graph runs; in backward by `check_shape`, as a call cannot be
+    made again from there."""
+    if in_backward or func.namespace in OF_TORCH:
         return size
     found = env.unbacked()
     env.likely(compare("eq", found, size), f"the shape that {func} gives")
     return found
+
+
+def is_checked(node: Node) -> bool:
+    """Whether `check_shape` looks at the results."""
+    return node.backward and node.op.partition(".")[0] not in OF_TORCH
+
+
+def check_shape(op: str, result: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Raises DataDependent where a custom op in backward gave another shape than when traced."""
+    if tuple(result.shape) != shape:
+        raise DataDependent(
+            f"{op} gives a tensor of shape {tuple(result.shape)} in backward, not {shape}",
+            because="its shape depends on something that is no argument and has changed",
+            avoid="make that an argument of the op",
+        )
 
 
 def _first_that_runs(rows: Callable, number: Callable[[Size], int]) -> tuple[int, list[Any]]:
