@@ -203,7 +203,7 @@ class Compiler:
         self.entries.add(program, entry, made.compiled)
         self.continuations.graphs |= made.compiled is not None
         if self.warm is not None:
-            with stage("keep"):
+            with stage("keep"), collection_deferred():
                 self.warm.keep(made, slots)
         made.program.assembled = None
         self._tell(made, failures, missed, time.thread_time() - start, slots)

@@ -92,7 +92,7 @@ class IsWord(Check):
     """An int that guards and kernels can take (ir/words.py)."""
 
     def text(self, source: Source) -> str:
-        return f"{source} fits in 64 bits"
+        return f"{source} is within 2**62"
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,11 @@ def test_numbers_and_state_are_eagers(program, gradients) -> None:
 
 
 def test_a_seed_that_changes_is_an_argument_of_the_graph() -> None:
-    check(seeded, *((torch.zeros(4), seed) for seed in (1, 2, -3, 2**62)), compiles=2)
+    check(seeded, *((torch.zeros(4), seed) for seed in (1, 2, -3, 2**61)), compiles=2)
+
+
+def test_a_seed_beyond_what_guards_compute_with_is_a_constant() -> None:
+    check(seeded, *((torch.zeros(4), seed) for seed in (1, 2, 2**62, 2**62)), compiles=3)
 
 
 @pytest.mark.parametrize("seed", [2.0, 2**64, True])
