@@ -23,7 +23,7 @@ from jitshape.ir.strides import Shape, broadcast, is_contiguous, same, view_stri
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symfloat import apply
 from jitshape.ir.symint import Size
-from jitshape.ir.symnode import from_torch, to_torch
+from jitshape.ir.torch_numbers import from_torch, to_torch
 from jitshape.ir.types import numel
 
 REPLACED: dict[Any, Callable[..., Any]] = {}

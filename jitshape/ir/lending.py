@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from jitshape.ir.composites import replaces
-from jitshape.ir.symnode import from_torch
+from jitshape.ir.torch_numbers import from_torch
 
 
 def lends(

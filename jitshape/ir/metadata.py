@@ -19,7 +19,7 @@ from jitshape.ir.plain_ops import other_memory, show
 from jitshape.ir.strides import row_major
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symint import Size
-from jitshape.ir.symnode import to_torch
+from jitshape.ir.torch_numbers import to_torch
 from jitshape.ir.trace import Trace, intercept
 from jitshape.ir.types import numel
 

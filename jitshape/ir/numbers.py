@@ -18,7 +18,7 @@ import torch
 from jitshape.ir.graph import map_leaves
 from jitshape.ir.passes.dce import has_effect
 from jitshape.ir.symbolic_tensor import SymbolicTensor
-from jitshape.ir.symnode import from_torch
+from jitshape.ir.torch_numbers import from_torch
 
 WHY = "C++ needs the number"
 

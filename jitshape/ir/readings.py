@@ -18,7 +18,7 @@ from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Value
 from jitshape.ir.ops.externs import at_call, run
 from jitshape.ir.symbolic_tensor import SymbolicTensor
-from jitshape.ir.symnode import from_torch, to_torch_bool
+from jitshape.ir.torch_numbers import from_torch, to_torch_bool
 from jitshape.ir.types import ScalarType
 
 MOST_ELEMENTS = 256  # of a list: each is a number of its own in the graph

@@ -137,7 +137,7 @@ class ShapeEnv:
         self._fixed: set[int] = set()  # those of them that were specialised
         self.lent: dict[float, FloatExpr] = {}  # numbers that stand for floats inside of C++
         self.returned: set[float] = set()  # those of them that arrived at an op
-        self.wrapped: dict = {}  # ir/symnode's objects, so that they die with the trace
+        self.wrapped: dict = {}  # ir/torch_numbers.py's objects, so that they die with the trace
 
     # ---- symbols
 

@@ -11,7 +11,7 @@ from jitshape.ir.ops.families import wrap_dim
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.strides import broadcast, is_contiguous
 from jitshape.ir.symbolic_tensor import SymbolicTensor
-from jitshape.ir.symnode import from_torch, to_torch
+from jitshape.ir.torch_numbers import from_torch, to_torch
 
 
 @replaces(torch.functional.broadcast_shapes)

@@ -13,7 +13,7 @@ import torch
 from jitshape.ir.composites import current_env, replaces
 from jitshape.ir.conditions import compare
 from jitshape.ir.symbolic_tensor import SymbolicTensor
-from jitshape.ir.symnode import from_torch
+from jitshape.ir.torch_numbers import from_torch
 
 
 @replaces(torch.cov, methods=["cov"])

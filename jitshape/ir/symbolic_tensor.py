@@ -17,7 +17,7 @@ import torch
 from jitshape.errors import DataDependent
 from jitshape.ir.graph import Value
 from jitshape.ir.symint import IntExpr, Size
-from jitshape.ir.symnode import to_torch
+from jitshape.ir.torch_numbers import to_torch
 
 
 class SymbolicTensor(torch.Tensor):

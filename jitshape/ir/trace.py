@@ -35,7 +35,7 @@ from jitshape.ir.passes.functionalize import written_arguments
 from jitshape.ir.strides import preserved_strides
 from jitshape.ir.symbolic_tensor import SymbolicTensor, make_symbolic
 from jitshape.ir.symint import Size
-from jitshape.ir.symnode import from_torch, to_torch, to_torch_float
+from jitshape.ir.torch_numbers import from_torch, to_torch, to_torch_float
 from jitshape.ir.types import ScalarType, TensorType
 
 aten = torch.ops.aten

@@ -15,7 +15,7 @@ from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symbolic_tensor import make_symbolic
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import sym_max
-from jitshape.ir.symnode import from_torch, to_torch, to_torch_float
+from jitshape.ir.torch_numbers import from_torch, to_torch, to_torch_float
 from jitshape.ir.types import TensorType
 
 
@@ -198,7 +198,7 @@ def test_nothing_imports_torchs_own_tracers():
 import sys, math, torch
 before = set(sys.modules)
 from jitshape.ir.shape_env import ShapeEnv
-from jitshape.ir.symnode import to_torch, from_torch
+from jitshape.ir.torch_numbers import to_torch, from_torch
 env = ShapeEnv()
 direct, plain = lambda x: x, lambda x: torch.SymInt(x.node)
 for wrap in (direct, plain):

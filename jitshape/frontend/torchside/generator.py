@@ -22,7 +22,7 @@ from jitshape.frontend.torchside.tensors import TensorValue, from_real
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.functions import HANDLERS, CallableValue
 from jitshape.ir.ops.registry import OPS
-from jitshape.ir.symnode import from_torch
+from jitshape.ir.torch_numbers import from_torch
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter

@@ -20,7 +20,7 @@ from jitshape.frontend.torchside.numbers import (
     number_value,
 )
 from jitshape.frontend.values.base import Value
-from jitshape.ir import symfloat, symnode
+from jitshape.ir import symfloat, torch_numbers
 from jitshape.ir.conditions import BoolExpr, compare
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symfloat import FloatExpr
@@ -74,10 +74,10 @@ def _real(op: str, arity: int = 1) -> Callable[[Machine, list[Value]], Value | N
         if None in numbers:
             return None
         env = symbolic[0].env
-        real = symfloat.apply(op, *map(symnode.from_torch, numbers))
+        real = symfloat.apply(op, *map(torch_numbers.from_torch, numbers))
         if isinstance(real, FloatExpr) and env.actual(real) is None and _is_backed(env, real):
             return None  # Python raises, or gives no float: on the numbers themselves
-        return number_value(m, env, symnode.to_torch_float(real, env))
+        return number_value(m, env, torch_numbers.to_torch_float(real, env))
 
     return rule
 

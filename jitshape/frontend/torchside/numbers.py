@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jitshape.errors import DataDependent
 from jitshape.frontend.torchside.numpy_scalars import SCALARS
 from jitshape.frontend.values.base import Value, data_dependent
-from jitshape.ir import symnode
+from jitshape.ir import torch_numbers
 from jitshape.ir.branches import raising_truth
 from jitshape.ir.conditions import (
     Bool,
@@ -52,16 +52,16 @@ ARITHMETIC: dict[str, Callable] = {
 
 def number_value(m: Machine, env: ShapeEnv, number: Any) -> Value:
     """The Value of what torch's symbolic arithmetic or `Size` arithmetic gave."""
-    torch = symnode.torch
+    torch = torch_numbers.torch
     if isinstance(number, IntExpr):
         return SymbolicInt(env, number)
     if isinstance(number, torch.SymInt):
-        size = symnode.from_torch(number)
+        size = torch_numbers.from_torch(number)
         return m.const(size) if type(size) is int else SymbolicInt(env, size)
     if isinstance(number, torch.SymFloat):
         return SymbolicFloat(env, number)
     if isinstance(number, torch.SymBool):
-        return truth_value(m, env, symnode.from_torch(number))
+        return truth_value(m, env, torch_numbers.from_torch(number))
     if isinstance(number, BoolExpr):
         return SymbolicBool(env, number)
     return m.const(number)
@@ -200,7 +200,7 @@ class SymbolicInt(SymbolicNumber):
         return int
 
     def to_torch(self) -> Any:
-        return symnode.to_torch(self.expr, self.env)
+        return torch_numbers.to_torch(self.expr, self.env)
 
     def sizes(self) -> Iterable[Size]:
         return (self.expr,)
@@ -290,7 +290,7 @@ class SymbolicBool(Value):
         return bool
 
     def to_torch(self) -> Any:
-        return symnode.to_torch_bool(self.condition, self.env)
+        return torch_numbers.to_torch_bool(self.condition, self.env)
 
     def truth(self, m: Machine) -> bool:
         def ask() -> bool:
@@ -335,7 +335,9 @@ class SymbolicBool(Value):
         """The same number as an int: decided, unless only a run can."""
         if compares_floats(self.condition) or self.condition.evaluate(self.env.actual) is not None:
             return self.decided(m)
-        return number_value(m, self.env, symnode.to_torch(indicator(self.condition), self.env))
+        return number_value(
+            m, self.env, torch_numbers.to_torch(indicator(self.condition), self.env)
+        )
 
     def unary(self, m: Machine, op: str) -> Value:
         return self.decided(m).unary(m, op)

@@ -22,7 +22,7 @@ from jitshape.frontend.values.functions import CallableValue
 from jitshape.ir.conditions import compare
 from jitshape.ir.strides import is_contiguous
 from jitshape.ir.symint import Size
-from jitshape.ir.symnode import to_torch
+from jitshape.ir.torch_numbers import to_torch
 from jitshape.ir.types import numel
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ from jitshape.ir.shape_env import DECLARED, LAYOUT, ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size, sym_max
-from jitshape.ir.symnode import to_torch_float
+from jitshape.ir.torch_numbers import to_torch_float
 from jitshape.ir.trace import Trace
 from jitshape.ir.words import fits
 

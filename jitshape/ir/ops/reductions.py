@@ -29,7 +29,7 @@ from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import broadcast
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr
-from jitshape.ir.symnode import to_torch_float
+from jitshape.ir.torch_numbers import to_torch_float
 from jitshape.ir.types import numel
 
 
