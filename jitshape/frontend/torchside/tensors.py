@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from jitshape.errors import JitshapeError
-from jitshape.frontend.checks import TypeIs
+from jitshape.frontend.checks import Length, Missing, TypeIs
 from jitshape.frontend.sources import Field, Getter, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
@@ -152,12 +152,14 @@ class TensorValue(Value):
         if name == "__class__":
             return m.wrap_type(self.cls)
         m.guard_class(self.cls, name)
+        if name == "__dict__":
+            return self._instance_dict(m)
         if name == "_base" and self.real is not None and self.source is not None:
             return m.wrap(self.real._base, Getter(self.source, name))
         if name == "_version" and m.tracer.trace.is_input_memory(self.tensor):
             raise Break("tensor_attribute", "Tensor._version: it counts writes before the call too")
         found = getattr(self.cls, name, None)
-        if found is None and name != "__doc__":
+        if (found is None and name != "__doc__") or self._shadows(m, name, found):
             return self._instance_attribute(m, name)
         if callable(found) and not isinstance(found, property):
             return TorchMethod(self, found, name)
@@ -165,10 +167,31 @@ class TensorValue(Value):
             return call_native(m, COMPUTED[name], [self])
         return from_real(m, getattr(self.tensor, name))
 
+    def _shadows(self, m: Machine, name: str, found: Any) -> bool:
+        """Whether the tensor has an attribute of its own in place of what its class has."""
+        if self.real is None or self.source is None or hasattr(type(found), "__set__"):
+            return False
+        held = vars(self.real)
+        if name not in held:
+            self._guard_missing(m, name)
+        return name in held
+
+    def _guard_missing(self, m: Machine, name: str) -> None:
+        """One guard for all names, as long as the tensor has no attributes at all."""
+        check = Missing(name) if vars(self.real) else Length(0)
+        m.guard(InstanceDict(self.source), check)
+
+    def _instance_dict(self, m: Machine) -> Value:
+        if self.real is None or self.source is None:
+            raise Break("tensor_attribute", "the __dict__ of a tensor of the graph")
+        return m.wrap(vars(self.real), InstanceDict(self.source))
+
     def _instance_attribute(self, m: Machine, name: str) -> Value:
         held = getattr(self.real, "__dict__", {})
         if self.source is not None and name in held:
             return m.wrap(held[name], Key(InstanceDict(self.source), name))
+        if self.source is not None and self.real is not None:
+            self._guard_missing(m, name)
         m.throw(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def setattr(self, m: Machine, name: str, value: Value) -> None:
