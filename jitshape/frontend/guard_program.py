@@ -151,11 +151,11 @@ class Assembler:
         """The register of an object (or, for a Number, of a machine integer)."""
         if isinstance(source, S.Number):
             return self.number(source)
-        register = self.objects.get(source)
+        base = getattr(source, "base", None)
+        a = 0 if base is None or source in self.objects else self.load(base)
+        register = self.objects.get(source)  # the base's own checks may have loaded it just now
         if register is None:
             op, number, object = LOADS[type(source)](self, source)
-            base = getattr(source, "base", None)
-            a = 0 if base is None else self.load(base)
             register = self.objects[source] = len(self.objects)
             self.emit(op, register, a, number=number, object=object)
             self.own_checks(source)

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 import torch
 
 from jitshape.ir.graph import Node, Value
+from jitshape.ir.ops.elements import DIVISIONS
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.passes.functionalize import functional_form
-
-DIVISIONS = ("aten.remainder.", "aten.fmod.", "aten.floor_divide.", "aten.div.")
 
 
 def may_fail(node: Node) -> bool:

@@ -17,6 +17,7 @@ from jitshape.ir.conditions import all_of, compare
 from jitshape.ir.ops.registry import OpDef
 from jitshape.ir.symint import IntExpr
 
+DIVISIONS = ("aten.remainder.", "aten.fmod.", "aten.floor_divide.", "aten.div.")
 SIGNED_END = 1 << 63  # and twice of it is that of unsigned words
 
 
@@ -27,10 +28,26 @@ def with_elements(
     raises it."""
     if definition.has("stored"):
         _check(env, args[definition.stored], dtype)
+    if len(args) > 1 and type(args[1]) is IntExpr and _integral(dtype):
+        _check_operand(env, definition.name, args[1])
     if not any(map(_only_unsigned, (*args, *kwargs.values()))):
         return args, kwargs
     numbers = {key: _as_element(x, dtype) for key, x in kwargs.items()}
     return [_as_element(x, dtype) for x in args], numbers
+
+
+def _integral(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
+def _check_operand(env: Any, name: str, number: IntExpr) -> None:
+    """A divisor or exponent of integers, where C++ looks at the number itself."""
+    packet = name.rpartition(".")[0].rstrip("_")  # also of the op in place
+    divides = f"{packet}.".startswith(DIVISIONS)
+    if divides and not env.assume(compare("ne", number, 0), "a divisor"):
+        raise RuntimeError("ZeroDivisionError")
+    if packet == "aten.pow" and not env.assume(compare("ge", number, 0), "an exponent"):
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
 
 
 def _only_unsigned(x: Any) -> bool:
@@ -44,7 +61,7 @@ def _as_element(x: Any, dtype: torch.dtype) -> Any:
 
 
 def _check(env: Any, x: Any, dtype: torch.dtype) -> None:
-    if type(x) is not IntExpr or dtype is torch.bool or dtype.is_floating_point or dtype.is_complex:
+    if type(x) is not IntExpr or dtype is torch.bool or not _integral(dtype):
         return
     info = torch.iinfo(dtype)
     if info.bits == 64:
