@@ -149,11 +149,13 @@ def _change(
 
 
 def _became(compiles: Sequence[CompileRecord]) -> list[str]:
-    """What is symbolic in the last entry and was not in the first."""
+    """What is symbolic in the last entry and was not in the first, less what a line needs one
+    value of: a mark could not hold."""
     first, last = (
         [text.partition(" = ")[2] for text in r.symbols] for r in (compiles[0], compiles[-1])
     )
-    return [s for s in last if s not in first and ".stride(" not in s]
+    rigid = {s for fact in compiles[-1].facts if fact.specialised for s in fact.sources}
+    return [s for s in last if s not in first and s not in rigid and ".stride(" not in s]
 
 
 def _values(source: str, compiles: Sequence[CompileRecord]) -> str:

@@ -346,3 +346,21 @@ def test_a_float_that_a_line_needs() -> None:
     (fix,) = fixes
     assert (compiles, fix.kind, fix.saves) == (3, "line", 1)
     assert fix.change == "do without the number name in `return {name: x + 1}`"
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda x: torch.nn.functional.linear(x, torch.ones(4, 8)),
+        lambda x: x @ torch.ones(8, 4),
+        lambda x: torch.nn.functional.layer_norm(x, (8,), torch.ones(8)),
+    ],
+)
+def test_no_mark_for_a_size_that_a_weight_fixes(layer: Callable) -> None:
+    rows = randoms(*([(n, 8)] for n in (3, 5, 7)))()
+    _, fixes = run(lambda x: layer(x), rows, {})
+    (fix,) = fixes
+    assert fix.saves == 1 and fix.change.startswith("jitshape.mark_dynamic(x, 0)")
+    marked = randoms(*([(n, 8)] for n in (3, 5, 7)))()
+    jitshape.mark_dynamic(marked[0][0], 0)
+    assert run(lambda x: layer(x), marked, {})[0] == 1
