@@ -178,6 +178,9 @@ def use_of(entry: Entry) -> str:
     return ", ".join(parts)
 
 
+SUMMED_UP = 5  # changes that save most
+
+
 def _summary(records: Sequence[Record], told: Sequence[FunctionStory]) -> Text:
     compiles = [r for r in records if isinstance(r, CompileRecord) and not r.shared]
     again = [r for r in compiles if r.kind == "recompile"]
@@ -188,8 +191,10 @@ def _summary(records: Sequence[Record], told: Sequence[FunctionStory]) -> Text:
         f"{plural(breaks, 'graph break')}; {plural(fallbacks, 'fallback')}\n"
     )
     fixes = [(fix, story) for story in told for fix in story.fixes]
-    for fix, story in sorted(fixes, key=lambda pair: -pair[0].saves)[:5]:
+    for fix, story in sorted(fixes, key=lambda pair: -pair[0].saves)[:SUMMED_UP]:
         text.append(f"saves {plural(fix.saves, 'compile')} of {story.name}: {fix.change}\n")
+    if len(fixes) > SUMMED_UP:
+        text.append(f"{plural(len(fixes) - SUMMED_UP, 'smaller change')} above\n")
     return text
 
 
