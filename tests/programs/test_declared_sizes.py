@@ -253,3 +253,14 @@ def test_a_hint_decides_only_what_is_optional():
     x = torch.randn(4, 3)
     jitshape.mark_dynamic(x, 0, hint=4096)
     serves(lambda x: torch.softmax(x, 0), [(x,), (torch.randn(5000, 3),), (torch.randn(2, 3),)])
+
+
+def test_the_range_of_an_int_is_guarded() -> None:
+    n = jitshape.Dim("n", min=1, max=10)
+    compiled = jitshape.compile(lambda x, n: x * n, dynamic_shapes={"n": n})
+    x = torch.ones(2)
+    for number in (3, 5, 10):
+        assert compiled(x, number)[0] == number
+    for number in (50, 0, -3):
+        with pytest.raises(BadSpec, match=f"n is {number}"):
+            compiled(x, number)

@@ -286,13 +286,18 @@ class Tracer:
     # ---- numbers
 
     def symbol(
-        self, source: Number, value: int, lo: float = -INF, typical: int | None = None
+        self,
+        source: Number,
+        value: int,
+        lo: float = -INF,
+        hi: float = INF,
+        typical: int | None = None,
     ) -> IntExpr:
         """The symbol read from `source`."""
         name = self._symbol_at.get(source)
         if name is not None:
             return self.env.symbols[name].expr
-        symbol = self.env.int_symbol(value, lo=lo, typical=typical)
+        symbol = self.env.int_symbol(value, lo=lo, hi=hi, typical=typical)
         self._found_at(source, symbol)
         return symbol
 
@@ -332,7 +337,8 @@ class Tracer:
         # instances that differ in the number alone choose alike, and share their graph
         first = decision.seen[0] if decision.seen else math.nan  # a float, if it was one
         typical = int(first) if first == first // 1 else None
-        symbol = self.symbol(Number(source, "int"), value, typical=typical)
+        lo = -INF if decision.served_from is None else decision.lo
+        symbol = self.symbol(Number(source, "int"), value, lo, decision.hi, typical)
         number = SymbolicInt(self.env, symbol)
         number.source = source
         return number
