@@ -292,3 +292,18 @@ def test_a_custom_op_in_a_formula_whose_shape_comes_from_elsewhere() -> None:
         width[0] = 3
         with pytest.raises(RuntimeError, match=r"some_of.* in backward, not"):
             result.sum().backward()
+
+
+def test_what_a_custom_op_gives_is_written_in_place() -> None:
+    @torch.library.custom_op("jitshape_tests::alike", mutates_args=())
+    def alike(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @alike.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    def f(x, y):
+        return alike(x).add_(y).mul_(2)
+
+    check(f, *((torch.ones(n, 4), torch.ones(4)) for n in (2, 3, 5)))
