@@ -218,6 +218,9 @@ def steps_from(x: Any) -> Iterator[tuple[Any, str, Any]]:
         yield x.__defaults__, "field", "__defaults__"
         for place, cell in enumerate(x.__closure__ or ()):
             yield cell, "closure", place
+    elif kind is types.CellType:
+        if type(_held(x)) is types.FunctionType:  # what a wrapper wraps
+            yield _held(x), "field", "cell_contents"
     elif kind is types.CodeType:
         for place, constant in enumerate(x.co_consts):
             if type(constant) is types.CodeType:
