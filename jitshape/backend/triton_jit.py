@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from jitshape.cache.store import Store
 
 _files = itertools.count()
+Parts = tuple[Sequence[Any], Sequence[int], Sequence[Any]]  # tensors, sizes, scalars
 HEADER = """\
 import triton
 import triton.language as tl
@@ -106,7 +107,7 @@ class Launcher:
         self.file = f"<jitshape triton {next(_files)}>"
         self.binaries: dict[tuple, Binary] = {}
 
-    def parts_of(self, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int], Sequence[Any]]:
+    def parts_of(self, args: Sequence[Any]) -> Parts:
         """Tensors, sizes and scalars."""
         last = self.tensors + len(self.kernel.sizes)
         return args[: self.tensors], args[self.tensors : last], args[last:]

@@ -24,6 +24,7 @@ from jitshape.backend.products_by_aten import ByAten, Matrices
 from jitshape.backend.triton_jit import (
     Binary,
     Launcher,
+    Parts,
     compile_for,
     launcher_of,
     multiprocessors,
@@ -39,6 +40,7 @@ MEASURED = 3  # tiles, besides ATen
 REPEATED = 5  # runs that are timed, after one that is not
 TYPICAL_PROCESSORS = 132  # of a device that is not there
 Choice = Tile | None  # None: ATen
+Variant = tuple[bool, bool, str]  # aligned, indices of 64 bits, precision
 
 
 class ProductLauncher(Launcher):
@@ -97,9 +99,9 @@ class ProductLauncher(Launcher):
         self,
         chosen: Choice,
         device: torch.device,
-        args: tuple[Sequence[Any], Sequence[int], Sequence[Any]],
+        args: Parts,
         extents: Sequence[int],
-        variant: tuple[bool, bool, str],
+        variant: Variant,
     ) -> None:
         tensors, sizes, scalars = args
         if chosen is None:
@@ -151,9 +153,9 @@ class ProductLauncher(Launcher):
     def choice(
         self,
         device: torch.device,
-        args: tuple[Sequence[Any], Sequence[int], Sequence[Any]],
+        args: Parts,
         sizes: tuple[int, ...],
-        variant: tuple[bool, bool, str],
+        variant: Variant,
     ) -> Choice:
         """What runs at these sizes: (batch, rows, columns, inner)."""
         key = (device, bucket(sizes), variant)
@@ -167,9 +169,7 @@ class ProductLauncher(Launcher):
                 self.store.put(LEVEL, name, msgspec.msgpack.encode(self.choices[key]))
         return self.choices[key]
 
-    def default(
-        self, sizes: Sequence[int], device: torch.device, variant: tuple[bool, bool, str]
-    ) -> Choice:
+    def default(self, sizes: Sequence[int], device: torch.device, variant: Variant) -> Choice:
         """Without a measurement: ATen for a product alone, for f32 without tf32, and for factors
         that are read element by element; else the tile with the shortest expected time."""
         aligned, _, precision = variant
@@ -189,9 +189,9 @@ class ProductLauncher(Launcher):
     def measured(
         self,
         device: torch.device,
-        args: tuple[Sequence[Any], Sequence[int], Sequence[Any]],
+        args: Parts,
         sizes: tuple[int, ...],
-        variant: tuple[bool, bool, str],
+        variant: Variant,
     ) -> Choice:
         """The fastest of ATen and the tiles that are expected to be."""
         tiles = ranked(sizes, self.parts.dtype, multiprocessors(device), variant[0])

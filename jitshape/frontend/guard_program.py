@@ -30,18 +30,11 @@ _CHEAP_FIRST = (C.TypeIs, C.TensorMatches, C.Is, C.Equals, C.Length, C.Keys)
 RANK = {check: rank for rank, check in enumerate(_CHEAP_FIRST)}
 RELATIONS = (C.SameObject, C.Distinct, C.NoOverlap, C.Apart, C.SharesStorage, C.Holds)
 ALONE = (*RELATIONS, C.Ambient)  # not checked together with the load of one source
-ROOTS = (S.Local, S.Held)
 NUMBER_OPS = {"size": "SIZE", "stride": "STRIDE", "offset": "OFFSET", "int": "INT", "len": "LEN"}
 
 
 def rank(check: C.Check) -> int:
     return RANK.get(type(check), len(RANK))
-
-
-def root(source: Source) -> Source:
-    while type(source) not in ROOTS:
-        source = source.base  # type: ignore[attr-defined]
-    return source
 
 
 def place(guard: Guard) -> int:
@@ -54,7 +47,7 @@ def place(guard: Guard) -> int:
         return 5
     if isinstance(guard.source, S.Local):
         return 1
-    return 3 if isinstance(root(guard.source), S.Local) else 4
+    return 3 if isinstance(S.root(guard.source), S.Local) else 4
 
 
 def only_sizes(condition: Any) -> bool:

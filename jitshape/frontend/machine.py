@@ -30,7 +30,7 @@ from jitshape.frontend.handling import Handlers, Handling
 from jitshape.frontend.namespaces import Namespaces, Scope
 from jitshape.frontend.opcodes.registry import bind
 from jitshape.frontend.protocols import Protocols
-from jitshape.frontend.sources import Held, Source
+from jitshape.frontend.sources import Held, Source, root
 from jitshape.frontend.values.base import (
     CLOCK,
     Break,
@@ -358,9 +358,8 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
         self.guards.append(Guard(source, check, self.location()))
 
     def _is_settled(self, source: Source | None) -> bool:
-        while source is not None and not isinstance(source, Held):
-            source = getattr(source, "base", None)
-        return source is not None and id(source.object) in self.settled
+        found = None if source is None else root(source)
+        return isinstance(found, Held) and id(found.object) in self.settled
 
     def same_object(self, value: Value) -> Any:
         """The check that an object is the one `value` stands for."""

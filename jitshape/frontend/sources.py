@@ -80,6 +80,13 @@ class Held(Source):
         return self.text
 
 
+def root(source: Source) -> Source:
+    """The slot or the held object that the path starts from."""
+    while not isinstance(source, (Local, Held)):
+        source = source.base  # type: ignore[attr-defined]
+    return source
+
+
 @path
 class InstanceDict(Source):
     """`base.__dict__` of an ordinary object (also a module's or a class instance's)."""

@@ -150,6 +150,13 @@ def broadcast(env: Any, *shapes: Shape) -> Shape:
     return tuple(out)
 
 
+def broadcasts_to(env: Any, shape: Shape, target: Shape) -> bool:
+    """Whether the common shape is `target`, by what is known of the sizes.  RuntimeError where
+    there is none."""
+    common = broadcast(env, target, shape)
+    return common == target or list(map(env.simplify, common)) == list(map(env.simplify, target))
+
+
 # ---- layouts
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -254,6 +256,17 @@ def test_a_custom_op_whose_shape_comes_from_elsewhere() -> None:
         assert_same(f(x), compiled(x))
 
 
+def multiplies(name: str, by: int) -> Any:
+    """A custom op whose result is like its operand."""
+
+    @torch.library.custom_op(f"jitshape_tests::{name}", mutates_args=())
+    def op(x: torch.Tensor) -> torch.Tensor:
+        return x * by
+
+    op.register_fake(torch.empty_like)
+    return op
+
+
 def test_a_custom_op_in_a_formula_whose_shape_comes_from_elsewhere() -> None:
     """Backward has no symbols of its own: what its ops give is looked at."""
     width = [2]
@@ -266,13 +279,7 @@ def test_a_custom_op_in_a_formula_whose_shape_comes_from_elsewhere() -> None:
     def _(x: torch.Tensor) -> torch.Tensor:
         return x.new_empty(width[0], x.size(1))
 
-    @torch.library.custom_op("jitshape_tests::thrice", mutates_args=())
-    def thrice(x: torch.Tensor) -> torch.Tensor:
-        return x * 3
-
-    @thrice.register_fake
-    def _(x: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(x)
+    thrice = multiplies("thrice", 3)
 
     def formula(ctx, grad):
         return grad * 3 + some_of(grad).sum()
@@ -295,13 +302,7 @@ def test_a_custom_op_in_a_formula_whose_shape_comes_from_elsewhere() -> None:
 
 
 def test_what_a_custom_op_gives_is_written_in_place() -> None:
-    @torch.library.custom_op("jitshape_tests::alike", mutates_args=())
-    def alike(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    @alike.register_fake
-    def _(x: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(x)
+    alike = multiplies("alike", 2)
 
     def f(x, y):
         return alike(x).add_(y).mul_(2)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitshape.frontend.builtins_.registry import is_none
 from jitshape.frontend.checks import Distinct
 from jitshape.frontend.dynamic import held_by_module
 from jitshape.frontend.sources import Getter, Held, Source
@@ -114,7 +115,7 @@ def backward(
         raise Break("autograd", "hooks of a distributed run may wait for gradients")
     roots = _tensors(tensors)
     grads = _tangents(m, roots, gradient)
-    wanted = None if _is_none(inputs) else {id(t.tensor) for t in _tensors(inputs)}
+    wanted = None if is_none(inputs) else {id(t.tensor) for t in _tensors(inputs)}
     leaves = [leaf for leaf in _leaves(m, roots) if wanted is None or id(leaf.tensor) in wanted]
     if wanted is not None and len(leaves) != len(wanted):
         raise Break("autograd", "backward(inputs=...) of tensors that are no leaves")
@@ -147,7 +148,7 @@ def grad(
     roots, wanted = _tensors(outputs), _tensors(inputs)
     grads = _tangents(m, roots, grad_outputs)
     create = _flag(create_graph)
-    retain = create if _is_none(retain_graph) else _flag(retain_graph)
+    retain = create if is_none(retain_graph) else _flag(retain_graph)
     targets = [value.tensor for value in wanted]
     if not all(target.requires_grad for target in targets):
         raise Break("raises", "grad of a tensor that does not require grad")
@@ -198,10 +199,6 @@ def gradients_of(
         raise Break("raises", f"backward raises {type(error).__name__}: {error}") from None
 
 
-def _is_none(value: Value | None) -> bool:
-    return value is None or (value.is_constant() and value.constant() is None)
-
-
 def _flag(value: Value | None) -> bool:
     if value is None:
         return False
@@ -225,14 +222,14 @@ def _tangents(
     if not all(root.tensor.requires_grad for root in roots):
         raise Break("raises", "backward of a tensor that does not require grad")
     values: list[Value | None] = [None] * len(roots)
-    if not _is_none(given):
+    if not is_none(given):
         values = list(given.items) if isinstance(given, SequenceValue) else [given]
     if len(values) != len(roots):
         raise Break("raises", "not one gradient for each tensor")
     found = []
     for root, value in zip(roots, values):
         own = root.tensor.value.type
-        if _is_none(value):
+        if is_none(value):
             if any(size != 1 for size in own.shape) or not own.dtype.is_floating_point:
                 raise Break("raises", "a gradient can be made for scalars only")
             made = call_native(m, torch.ones_like, [root])

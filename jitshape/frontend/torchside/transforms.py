@@ -144,13 +144,14 @@ def autograd_grad(
     tangents = [
         call_native(m, torch.ones_like, [root]) if grad is None else grad for root, grad in rows
     ]
+    create = create_graph is None or bool(create_graph.constant())
     found = gradients_of(
         m,
         [root for root, _ in rows],
         [tangent.tensor for tangent in tangents],
         [value.tensor for value in wanted] if rows else [],
-        retain=create_graph is None or bool(create_graph.constant()),
-        create=create_graph is None or bool(create_graph.constant()),
+        retain=create,
+        create=create,
     ) or [None] * len(wanted)
     return m.new_tuple(
         [

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import Equals, Is
+from jitshape.frontend.operators import COMPARE
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Break, Value, builds, wraps
 from jitshape.frontend.values.constants import FRESH, from_python
@@ -149,7 +150,7 @@ class SetValue(Storage):
     def compare(self, m: Machine, op: str, other: Value) -> Any:
         if not isinstance(other, SetValue):
             return NotImplemented
-        compare = getattr(self.elements.keys(), COMPARISONS[op])
+        compare = getattr(self.elements.keys(), COMPARE[op])
         return m.const(compare(other.elements.keys()))
 
     def hash_key(self, m: Machine) -> Any:
@@ -192,15 +193,6 @@ class SetValue(Storage):
         e.pop()
         self.emit_update(e)
 
-
-COMPARISONS = {
-    "<": "__lt__",
-    "<=": "__le__",
-    "==": "__eq__",
-    "!=": "__ne__",
-    ">": "__gt__",
-    ">=": "__ge__",
-}
 
 FRESH[frozenset] = lambda m, s: SetValue.of(m, [from_python(m, x) for x in s], frozenset)
 FRESH[set] = lambda m, s: SetValue.of(m, [from_python(m, x) for x in s])

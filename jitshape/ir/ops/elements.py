@@ -1,6 +1,7 @@
-"""Numbers that become elements of tensors: what an element of the result's dtype holds of them.
+"""Numbers that meet elements of tensors: what an element of the result's dtype holds of them.
 
-In: the arguments of a call of an op.  Out: those that the graph holds.
+In: the arguments of a call of an op.  Out: those that the graph holds.  A divisor or exponent of
+integers that C++ refuses is refused here, as kernels do not look at it.
 Invariant: kernels compute with signed words.  So the integers that only unsigned words hold, which
 C++ takes too, are what the result's dtype makes of them; and a number that an element cannot
 hold, where C++ looks (the op's block names the argument, `stored`), breaks a fact.

@@ -16,7 +16,14 @@ from jitshape.ir.conditions import compare
 from jitshape.ir.graph import Node, Value, tensor_type, values_in
 from jitshape.ir.ops.registry import OPS, op
 from jitshape.ir.overlap import check_internal_overlap, check_no_overlap, check_partial_overlap
-from jitshape.ir.strides import Shape, broadcast, elementwise_strides, preserved_strides, row_major
+from jitshape.ir.strides import (
+    Shape,
+    broadcast,
+    broadcasts_to,
+    elementwise_strides,
+    preserved_strides,
+    row_major,
+)
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import TensorType
@@ -386,11 +393,7 @@ def check_written(env: Any, target: TensorType, result: TensorType) -> None:
             f"result type {str(result.dtype)[6:]} can't be cast to the desired output type "
             f"{str(target.dtype)[6:]}"
         )
-    known = lambda shape: tuple(map(env.simplify, shape))  # noqa: E731
-    fits = target.shape == result.shape or known(target.shape) == known(
-        broadcast(env, target.shape, result.shape)
-    )
-    if not fits:
+    if not broadcasts_to(env, result.shape, target.shape):
         raise RuntimeError(
             f"output with shape {list(target.shape)} doesn't match the broadcast shape "
             f"{list(result.shape)}"

@@ -29,6 +29,7 @@ from jitshape.ir.ops.registry import OPS, op
 from jitshape.ir.strides import (
     CHANNELS_LAST_ORDER,
     broadcast,
+    broadcasts_to,
     dense,
     format_strides,
     iteration_order,
@@ -468,8 +469,7 @@ class IndexPut:
         if any(i is not None and i.type.dtype in (torch.bool, torch.uint8) for i in indices):
             return  # the call of ATen checks
         shape, _ = indexed_shape(env, x, indices)
-        common = broadcast(env, shape, values.type.shape)
-        if list(map(env.simplify, common)) != list(map(env.simplify, shape)):
+        if not broadcasts_to(env, values.type.shape, shape):
             raise RuntimeError(
                 f"shape mismatch: value tensor of shape {list(values.type.shape)} cannot be "
                 f"broadcast to indexing result of shape {list(shape)}"

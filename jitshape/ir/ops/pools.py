@@ -225,29 +225,25 @@ class _Maxima:
 
 
 class _MaxValues(_Maxima):
-    @classmethod
-    def run(cls, *args):
-        return cls.eager()(*args)[0]
-
-    @classmethod
-    def source(cls, b, index, load, x, *args):
-        return _walk(b, index, load, x, cls.windows(*args))[0]
-
-
-class _MaxPlaces(_Maxima):
-    """Where the maxima lie, counted row by row within one image."""
+    part, dtype = 0, None  # of what a walk over a window finds
 
     @classmethod
     def type(cls, env, x, *args):
-        return cls.typed(env, x, *args, dtype=torch.int64)
+        return cls.typed(env, x, *args, dtype=cls.dtype)
 
     @classmethod
     def run(cls, *args):
-        return cls.eager()(*args)[1]
+        return cls.eager()(*args)[cls.part]
 
     @classmethod
     def source(cls, b, index, load, x, *args):
-        return _walk(b, index, load, x, cls.windows(*args))[1]
+        return _walk(b, index, load, x, cls.windows(*args))[cls.part]
+
+
+class _MaxPlaces(_MaxValues):
+    """Where the maxima lie, counted row by row within one image."""
+
+    part, dtype = 1, torch.int64
 
 
 class _Max(_Maxima):
