@@ -1,12 +1,15 @@
 import gc
+import os
 import re
+import subprocess
+import sys
 import weakref
 
 import pytest
 import torch
 
-import jitshape
 from jitshape.backend import _launch, empty
+from tests.cache.process import ROOT
 
 MADE_DIRECTLY = empty.makes_tensors_directly()
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float16]
@@ -56,38 +59,27 @@ def test_errors_are_those_of_torch():
         make((1 << 61, 4), (4, 1))
 
 
+IN_A_NEW_PROCESS = """
+from jitshape.backend import empty
+from tests.backend.test_empty import huge_pages_in
+
+make = empty.empty_of(__import__("torch").float32)
+small, large = make((1 << 20,), (1,)), make((1 << 24,), (1,))
+print(huge_pages_in(small), huge_pages_in(large))
+"""
+
+
 @pytest.mark.skipif(not MADE_DIRECTLY, reason="this torch has no such interface")
 def test_only_large_memory_is_asked_for_in_huge_pages():
-    make = empty.empty_of(torch.float32)
-    small, large = make((1 << 20,), (1,)), make((1 << 24,), (1,))
+    """In a process whose allocator has no memory that was asked for so before."""
     try:
         with open("/proc/self/smaps") as maps:
             known = "VmFlags" in maps.read()
     except OSError:
         known = False
     if known:
-        assert huge_pages_in(large) and not huge_pages_in(small)
-
-
-def test_without_the_interface_torch_makes_them():
-    _launch.use_aten(0, 0, 0, 0)
-    try:
-        made = _launch.Empty(6, 4, lambda shape, strides: (shape, strides))
-        assert made((2, 3), (3, 1)) == ((2, 3), (3, 1))
-    finally:
-        empty.makes_tensors_directly.__wrapped__()
-
-
-def test_what_does_not_agree_is_not_used():
-    make = empty.empty_of(torch.float32)
-    doubles = empty.empty_of(torch.float64)
-    assert empty.agrees(make, make) and not empty.agrees(make, doubles)
-
-
-def test_results_of_programs_can_be_changed_as_others():
-    f = jitshape.compile(lambda x: x + 1, dynamic=True)
-    out = f(torch.ones(3, 4))
-    out.resize_(5, 6).fill_(2)
-    assert out.sum() == 60 and out.is_leaf and not out.requires_grad
-    with torch.inference_mode():
-        assert f(torch.ones(3, 4)).is_inference()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", IN_A_NEW_PROCESS]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == ["False", "True"]
