@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 
+import jitshape
 from jitshape.backend import _launch, empty
 from tests.cache.process import ROOT
 
@@ -83,3 +84,27 @@ def test_only_large_memory_is_asked_for_in_huge_pages():
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         assert done.stdout.split() == ["False", "True"]
+
+
+def test_without_the_interface_torch_makes_them():
+    _launch.use_aten(0, 0, 0, 0)
+    try:
+        made = _launch.Empty(6, 4, lambda shape, strides: (shape, strides))
+        assert made((2, 3), (3, 1)) == ((2, 3), (3, 1))
+    finally:
+        empty.makes_tensors_directly.__wrapped__()
+
+
+def test_what_does_not_agree_is_not_used():
+    make = empty.empty_of(torch.float32)
+    doubles = empty.empty_of(torch.float64)
+    assert empty.agrees(make, make) and not empty.agrees(make, doubles)
+
+
+def test_results_of_programs_can_be_changed_as_others():
+    f = jitshape.compile(lambda x: x + 1, dynamic=True)
+    out = f(torch.ones(3, 4))
+    out.resize_(5, 6).fill_(2)
+    assert out.sum() == 60 and out.is_leaf and not out.requires_grad
+    with torch.inference_mode():
+        assert f(torch.ones(3, 4)).is_inference()
