@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import methodcaller
 from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -288,6 +289,9 @@ class Rebuilt:
         return Ways(after, within if joins else None)
 
 
+ADVANCE = methodcaller("send", None)
+
+
 def push_generator(e: Emitter, generator: GeneratorValue) -> None:
     """Push a real generator that stands where the machine's does."""
     frame = generator.frame.snapshot(generator.handling.value)
@@ -306,7 +310,7 @@ def push_generator(e: Emitter, generator: GeneratorValue) -> None:
     e.end_call(len(arguments))
     e.bind(generator)
     if generator.started:
-        e.call(next, lambda: e.value(generator))
+        e.call(ADVANCE, lambda: e.value(generator))
         e.pop()
     name_generator(e, generator)
 

@@ -8,8 +8,9 @@ one that is suspended at the same place; a break while it runs ends the trace be
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from types import GeneratorType
+from collections.abc import Callable, Iterable
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
+from types import CodeType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.frame import Frame
@@ -24,8 +25,37 @@ _DELEGATES = 2  # in the argument of the RESUME behind a YIELD_VALUE: yield from
 _CONVERTS_STOP_ITERATION = sys.version_info < (3, 12)  # later the compiler emits code for it
 
 
-class GeneratorValue(Value):
+def kind_of_code(code: CodeType) -> str:
+    """What messages call an object whose frame suspends."""
+    if code.co_flags & CO_ASYNC_GENERATOR:
+        return "async generator"
+    return "coroutine" if code.co_flags & CO_COROUTINE else "generator"
+
+
+class Delegate(Value):
+    """What `yield from` and `await` can wait for inside the machine."""
+
+    def advance(self, m: Machine, value: Value) -> tuple[bool, Value]:
+        """Go on with `value`: (False, what is yielded) or (True, what is returned)."""
+        raise NotImplementedError(type(self).__name__)
+
+    def throw(self, m: Machine, exception: Value) -> tuple[bool, Value]:
+        """Go on with an exception, as `advance`."""
+        raise NotImplementedError(type(self).__name__)
+
+    def close(self, m: Machine) -> Value:
+        """The method of that name."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class GeneratorValue(Delegate):
     """A generator of the program.  `yielded` tells a yield from a return."""
+
+    cls: type = GeneratorType
+    kind = "generator"
+    prefix = "gi_"  # of the attributes that show its state
+    delegate_name = "gi_yieldfrom"
+    reused = ""  # the complaint about one that has ended
 
     def __init__(self, m: Machine, frame: Frame) -> None:
         self.frame: Frame | None = frame
@@ -40,16 +70,39 @@ class GeneratorValue(Value):
         frame.generator, frame.resumable = self, False
 
     def __repr__(self) -> str:
-        return f"GeneratorValue({self.qualname})"
+        return f"{type(self).__name__}({self.qualname})"
 
     def python_type(self) -> type:
-        return GeneratorType
+        return self.cls
+
+    def methods(self) -> dict[str, Method]:
+        """Its methods by name."""
+        return METHODS
 
     def getattr(self, m: Machine, name: str) -> Value:
         if name in ("__name__", "__qualname__"):
             return self.named(m, name)
-        method = METHODS.get(name)
-        return super().getattr(m, name) if method is None else GeneratorMethod(self, name)
+        if name in self.methods():
+            return GeneratorMethod(self, name, self.methods()[name])
+        state = self.state(m, name)
+        return super().getattr(m, name) if state is None else state
+
+    def special(self, m: Machine, name: str) -> Value | None:
+        if name in ASYNC and name in self.methods():
+            return GeneratorMethod(self, name, self.methods()[name])
+        return super().special(m, name)
+
+    def state(self, m: Machine, name: str) -> Value | None:
+        """What an attribute shows of the suspended frame; its frame object is the real one's."""
+        if name == f"{self.prefix}running":
+            return m.const(self.running)
+        if name == f"{self.prefix}suspended":
+            return m.const(self.started and self.frame is not None and not self.running)
+        if name == f"{self.prefix}code":
+            return m.wrap(self.code, None)
+        if name == self.delegate_name:
+            return self.delegate() or m.const(None)
+        return None
 
     def named(self, m: Machine, attribute: str) -> Value:
         """Its name: the function's when it was called, which may not be that of the code."""
@@ -88,22 +141,20 @@ class GeneratorValue(Value):
 
     # ---- running
 
-    def send(self, m: Machine, value: Value) -> Value:
-        """The method of that name: the end is StopIteration."""
-        return _result(m, self.advance(m, value))
-
     def advance(self, m: Machine, value: Value) -> tuple[bool, Value]:
         """Go on with `value`: (False, what is yielded) or (True, what is returned)."""
         if self.frame is not None and not self.started and not _is_none(value):
-            m.throw(TypeError, "can't send non-None value to a just-started generator")
+            m.throw(TypeError, f"can't send non-None value to a just-started {self.kind}")
         return self.resume(m, value, None)
 
     def resume(self, m: Machine, value: Value | None, raised: Raised | None) -> tuple[bool, Value]:
         """Run to the next yield, or to the end."""
         if self.running:
-            m.throw(ValueError, "generator already executing")
+            m.throw(ValueError, f"{self.kind} already executing")
         frame = self.frame
         if frame is None:
+            if self.reused:
+                m.throw(RuntimeError, self.reused)
             if raised is not None:
                 raise raised
             return True, m.const(None)
@@ -127,10 +178,12 @@ class GeneratorValue(Value):
         except Raised as error:
             self.frame = None
             m.handling = outer
-            if _CONVERTS_STOP_ITERATION and m.is_exception(error, StopIteration):
+            if _CONVERTS_STOP_ITERATION:
                 from jitshape.frontend.opcodes.exceptions import stop_iteration_error
 
-                raise Raised(stop_iteration_error(m, error.value)) from None
+                converted = stop_iteration_error(m, error.value, self.code)
+                if converted is not error.value:
+                    raise Raised(converted) from None
             raise
         finally:
             m.handling = outer
@@ -151,13 +204,14 @@ class GeneratorValue(Value):
             return frame.stack[-1]
         return None
 
-    def throw(self, m: Machine, exception: Value) -> tuple[bool, Value]:
-        """Raise `exception` where the generator waits."""
+    def throw(self, m: Machine, exception: Value, closes: bool = True) -> tuple[bool, Value]:
+        """Raise `exception` where the generator waits; `closes`: GeneratorExit closes what it
+        waits for."""
         receiver = self.delegate()
         if receiver is None or self.running:
             return self.resume(m, None, Raised(exception))
         m.mutated(self)
-        if issubclass(exception.python_type(), GeneratorExit):
+        if closes and issubclass(exception.python_type(), GeneratorExit):
             try:
                 self._guarded(lambda: close_iterator(m, receiver))
             except Raised as raised:
@@ -167,7 +221,7 @@ class GeneratorValue(Value):
 
     def _throw_into(self, m: Machine, receiver: Value, exception: Value) -> tuple[bool, Value]:
         try:
-            if isinstance(receiver, GeneratorValue):
+            if isinstance(receiver, Delegate):
                 done, value = self._guarded(lambda: receiver.throw(m, exception))
                 if not done:
                     return False, value
@@ -221,7 +275,7 @@ class GeneratorValue(Value):
                 return m.const(None)
             raise
         if not done:
-            m.throw(RuntimeError, "generator ignored GeneratorExit")
+            m.throw(RuntimeError, f"{self.kind} ignored GeneratorExit")
         return value if _CLOSE_RETURNS else m.const(None)
 
     def children(self) -> Iterable[Value]:
@@ -229,13 +283,17 @@ class GeneratorValue(Value):
         if frame is not None:
             yield from (x for x in (*frame.slots, *frame.stack) if isinstance(x, Value))
 
+    def can_leave(self) -> bool:
+        """Whether a real one can be brought to where it stands."""
+        return True
+
     def reconstruct(self, e: Emitter) -> None:
         """A real generator, suspended at the same place.  One that it refers to itself, or that
         ran to its end, is made natively."""
         from jitshape.frontend.breaks import push_generator
 
-        if self.frame is None or self.running or self.leaves:
-            self.cannot_leave(f"the generator {self.qualname} outlives the trace")
+        if self.frame is None or self.running or self.leaves or not self.can_leave():
+            self.cannot_leave(f"the {self.kind} {self.qualname} outlives the trace")
         self.leaves = True
         push_generator(e, self)
 
@@ -266,7 +324,7 @@ def find_attribute(m: Machine, value: Value, name: str) -> Value | None:
 
 
 def close_iterator(m: Machine, receiver: Value) -> None:
-    if isinstance(receiver, GeneratorValue):
+    if isinstance(receiver, Delegate):
         receiver.close(m)
         return
     method = find_attribute(m, receiver, "close")
@@ -276,7 +334,7 @@ def close_iterator(m: Machine, receiver: Value) -> None:
 
 def send_to(m: Machine, receiver: Value, value: Value) -> tuple[bool, Value]:
     """The SEND of `yield from`: (ended, value)."""
-    if isinstance(receiver, GeneratorValue):
+    if isinstance(receiver, Delegate):
         return receiver.advance(m, value)
     try:
         if _is_none(value):
@@ -289,17 +347,20 @@ def send_to(m: Machine, receiver: Value, value: Value) -> tuple[bool, Value]:
         return True, raised.value.getattr(m, "value")
 
 
-class GeneratorMethod(Value):
-    """A bound method of a generator."""
+Method = Callable[..., Value]  # of the Machine, the value and the arguments
 
-    def __init__(self, generator: GeneratorValue, name: str) -> None:
-        self.generator, self.name = generator, name
+
+class GeneratorMethod(Value):
+    """A bound method of a generator, or of what else is advanced."""
+
+    def __init__(self, generator: Value, name: str, method: Method) -> None:
+        self.generator, self.name, self.method = generator, name, method
 
     def python_type(self) -> type:
         return type((x for x in ()).send)
 
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return METHODS[self.name](m, self.generator, *args, **kwargs)
+        return self.method(m, self.generator, *args, **kwargs)
 
     def children(self) -> Iterable[Value]:
         return (self.generator,)
@@ -312,6 +373,23 @@ class GeneratorMethod(Value):
         e.end_call(2)
 
 
+def send_method(m: Machine, delegate: Delegate, value: Value) -> Value:
+    """The method `send`: the end is StopIteration."""
+    return _result(m, delegate.advance(m, value))
+
+
+def next_method(m: Machine, delegate: Delegate) -> Value:
+    return _result(m, delegate.advance(m, m.const(None)))
+
+
+def throw_method(m: Machine, delegate: Delegate, *args: Value) -> Value:
+    return _result(m, delegate.throw(m, thrown(m, args)))
+
+
+def close_method(m: Machine, delegate: Delegate) -> Value:
+    return delegate.close(m)
+
+
 def _result(m: Machine, outcome: tuple[bool, Value]) -> Value:
     done, value = outcome
     if done:
@@ -319,7 +397,8 @@ def _result(m: Machine, outcome: tuple[bool, Value]) -> Value:
     return value
 
 
-def _throw(m: Machine, generator: GeneratorValue, *args: Value) -> Value:
+def thrown(m: Machine, args: tuple[Value, ...]) -> Value:
+    """The exception that the arguments of `throw` say, as it is raised."""
     from jitshape.frontend.opcodes.exceptions import as_exception
 
     if len(args) > 1 and m.real_class(args[0]) in args[1].python_type().__mro__:
@@ -332,13 +411,13 @@ def _throw(m: Machine, generator: GeneratorValue, *args: Value) -> Value:
         m.throw(TypeError, text + name)
     exception = as_exception(m, args[0], "")
     m.set_context(exception)
-    return _result(m, generator.throw(m, exception))
+    return exception
 
 
-METHODS: dict[str, Any] = {
-    "send": lambda m, g, value: g.send(m, value),
-    "__next__": lambda m, g: g.send(m, m.const(None)),
-    "__iter__": lambda m, g: g,
-    "throw": _throw,
-    "close": lambda m, g: g.close(m),
+ASYNC = ("__await__", "__aiter__", "__anext__")
+AWAITED: dict[str, Method] = {"send": send_method, "throw": throw_method, "close": close_method}
+METHODS: dict[str, Method] = {
+    **AWAITED,
+    "__next__": next_method,
+    "__iter__": lambda m, generator: generator,
 }

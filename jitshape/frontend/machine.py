@@ -25,7 +25,6 @@ from jitshape.errors import DataDependent
 from jitshape.frontend.arguments import argument_error, bind_arguments
 from jitshape.frontend.checks import Guard, Is, Location, SameObject
 from jitshape.frontend.frame import NULL, Callee, Frame, FrameSnapshot, Lasti
-from jitshape.frontend.generators import GeneratorValue
 from jitshape.frontend.handling import Handlers, Handling
 from jitshape.frontend.namespaces import Namespaces, Scope
 from jitshape.frontend.opcodes.registry import bind
@@ -85,7 +84,7 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
         self.guards: list[Guard] = []
         self.frame: Frame | None = None
         self.broke_at: Location | None = None
-        self.generators: list[GeneratorValue] = []
+        self.generators: list[Any] = []  # and steps of asynchronous ones
         self.handling = Handling()
         self.steps = self.mutated_step = 0
         self.depth = self.frames_run = 0
@@ -334,8 +333,6 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
     def inline(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a Python function by running its code here."""
         callee: Callee = function.callee(self)
-        if callee.code.co_flags & _ASYNC:
-            self.stop("async", f"{callee.qualname} is a coroutine function")
         slots = bind_arguments(callee, args, kwargs, self.new_tuple, self._keyword_dict)
         if slots is None:
             self.throw(TypeError, argument_error(callee, len(args), kwargs))

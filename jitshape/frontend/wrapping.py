@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from jitshape.frontend.coroutines import KINDS_OF_GENERATORS
 from jitshape.frontend.frame import Frame
-from jitshape.frontend.generators import GeneratorValue
+from jitshape.frontend.generators import kind_of_code
 from jitshape.frontend.lookup import hashes_by_code
 from jitshape.frontend.sources import Source
 from jitshape.frontend.values.base import (
@@ -28,7 +29,7 @@ class Wrapping:
     if TYPE_CHECKING:
         _held: dict[int, tuple[Any, Value]]
         _literals: dict[int, tuple[Any, Value]]
-        generators: list[GeneratorValue]
+        generators: list[Any]
         stop: Any
 
     def const(self, object: Any) -> Value:
@@ -58,7 +59,7 @@ class Wrapping:
         return BUILDERS[kind](self, *parts)
 
     def new_generator(self, frame: Frame) -> Value:
-        generator = GeneratorValue(self, frame)
+        generator = KINDS_OF_GENERATORS[kind_of_code(frame.callee.code)](self, frame)
         self.generators.append(generator)
         return generator
 

@@ -23,6 +23,7 @@ TITLES = {
     "raises": "a call raises an exception",
     "reconstruct": "an object cannot leave the compiled code",
     "generator": "a generator cannot leave the compiled code",
+    "async": "what only an event loop, or the interpreter, can see of asynchronous code",
     "tensor_attribute": "an attribute of a tensor that does not exist in a graph",
     "user_code": "code of the user's that C++ would call",
     "exception": "an exception from outside the graph",

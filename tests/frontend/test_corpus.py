@@ -12,7 +12,7 @@ from jitshape.frontend.opcodes.registry import LEAVE
 from tests.frontend.corpus.basics import CASES
 from tests.frontend.tracing import check
 
-MODULES = ("basics", "calls", "protocols", "errors", "generators", "patterns")
+MODULES = ("basics", "calls", "protocols", "errors", "generators", "coroutines", "patterns")
 for _module in MODULES:
     importlib.import_module(f"tests.frontend.corpus.{_module}")
 

@@ -198,16 +198,38 @@ def test_long_loops_end_the_graph():
     assert local(outcome.frames[0], "i").constant() == 4096
 
 
-def test_coroutines_break_at_their_call():
+def test_coroutines_that_are_dropped_unawaited_are_made_natively():
     async def g():
         return 1
 
-    def f():
-        return g()
+    def awaits():
+        try:
+            g().send(None)
+        except StopIteration as end:
+            return end.value
 
-    _, outcome = run(f)
-    assert outcome.cause.kind == "async"
+    def drops():
+        g()
+
+    assert run(awaits)[1].value.constant() == 1
+    _, outcome = run(drops)
+    assert outcome.cause.reason.endswith("g is dropped before its end")
     assert [opname(s) for s in outcome.frames] == ["CALL"]
+
+
+def test_hooks_of_asynchronous_generators_are_guarded():
+    async def items():
+        yield 1
+
+    def f():
+        try:
+            items().__anext__().send(None)
+        except StopIteration as end:
+            return end.value
+
+    machine, outcome = run(f)
+    assert outcome.value.constant() == 1
+    assert checks.Ambient("asyncgen_hooks", False) in [guard.check for guard in machine.guards]
 
 
 def test_guards_name_source_and_line():

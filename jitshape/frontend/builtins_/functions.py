@@ -13,8 +13,9 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.numbers import SYMBOLIC
-from jitshape.frontend.builtins_.registry import NONE, breaks, is_callable, is_none, models
+from jitshape.frontend.builtins_.registry import breaks, is_callable, is_none, models
 from jitshape.frontend.builtins_.sequences import sort
+from jitshape.frontend.generators import GeneratorValue
 from jitshape.frontend.lookup import class_attribute
 from jitshape.frontend.values.base import Break, Cell, Raised, Value, unpack, unpack_sized
 from jitshape.frontend.values.classes import ClassValue, make_super
@@ -285,8 +286,8 @@ def builtin_next(m: Machine, iterator: Value, default: Value | None = None, /) -
     if not m.defines(iterator, "__next__"):
         name = iterator.python_type().__name__
         m.throw(TypeError, f"'{name}' object is not an iterator")
-    if hasattr(iterator, "send") and default is None:  # keeps the value a generator returns
-        return iterator.send(m, NONE)
+    if isinstance(iterator, GeneratorValue) and default is None:  # keeps what a generator returns
+        return m.call(iterator.getattr(m, "__next__"), [], {})
     item = iterator.next(m)
     if item is None and default is None:
         m.throw(StopIteration)

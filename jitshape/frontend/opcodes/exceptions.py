@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import CodeType
 from typing import Any
 
+from jitshape.frontend.coroutines import AsyncItem
 from jitshape.frontend.frame import Frame, SavedException
+from jitshape.frontend.generators import kind_of_code
 from jitshape.frontend.opcodes.registry import inst, raw, unsupported
 from jitshape.frontend.values.base import Raised, Value
 
@@ -89,12 +92,23 @@ def alternatives(m: Any, value: Value) -> list[Value]:
 @raw("BEFORE_WITH")
 def before_with(m: Any, frame: Frame, arg: int) -> None:
     """[manager] -> [its __exit__, what __enter__ returns]"""
+    enter_with(m, frame, "", "context manager")
+
+
+@raw("BEFORE_ASYNC_WITH")
+def before_async_with(m: Any, frame: Frame, arg: int) -> None:
+    """[manager] -> [its __aexit__, what __aenter__ returns]"""
+    enter_with(m, frame, "a", "asynchronous context manager")
+
+
+def enter_with(m: Any, frame: Frame, prefix: str, protocol: str) -> None:
     manager = frame.stack[-1]
-    enter, leave = manager.special(m, "__enter__"), manager.special(m, "__exit__")
+    enter = manager.special(m, f"__{prefix}enter__")
+    leave = manager.special(m, f"__{prefix}exit__")
     if enter is None or leave is None:
         name = manager.python_type().__name__
-        missed = "" if enter is None else " (missed __exit__ method)"
-        m.throw(TypeError, f"'{name}' object does not support the context manager protocol{missed}")
+        missed = "" if enter is None else f" (missed __{prefix}exit__ method)"
+        m.throw(TypeError, f"'{name}' object does not support the {protocol} protocol{missed}")
     frame.stack[-1:] = (leave, m.call(enter, [], {}))
 
 
@@ -118,12 +132,22 @@ def call_intrinsic_1(m: Any, arg: int, value: Value) -> Value:
     return intrinsic(m, value)
 
 
-def stop_iteration_error(m: Any, exception: Any) -> Value:
-    """A StopIteration that leaves a generator is a RuntimeError."""
-    if not issubclass(exception.python_type(), StopIteration):
-        return exception
-    error = m.call(m.wrap_type(RuntimeError), [m.const("generator raised StopIteration")], {})
-    error.cause = error.context = exception
+def stop_iteration_error(m: Any, exception: Any, code: CodeType | None = None) -> Value:
+    """A StopIteration that leaves a generator is a RuntimeError, as is a StopAsyncIteration that
+    leaves an asynchronous one.  `code`: the generator's, by default that of the frame."""
+    kind = kind_of_code(code or m.frame.callee.code)
+    for end in (StopIteration, StopAsyncIteration):
+        if issubclass(exception.python_type(), end):
+            if end is StopAsyncIteration and kind != "async generator":
+                return exception
+            return caused(m, RuntimeError, f"{kind} raised {end.__name__}", exception)
+    return exception
+
+
+def caused(m: Any, type_: type[BaseException], text: str, cause: Value) -> Any:
+    """An exception that C raises from another one."""
+    error = m.call(m.wrap_type(type_), [m.const(text)], {})
+    error.cause = error.context = cause
     error.suppress_context = True
     return error
 
@@ -136,7 +160,11 @@ def list_to_tuple(m: Any, value: Value) -> Value:
     return m.new_tuple(m.items_of(value))
 
 
-INTRINSICS = {3: stop_iteration_error, 5: unary_positive, 6: list_to_tuple}
+def async_gen_wrap(m: Any, value: Value) -> Value:
+    return AsyncItem(value)
+
+
+INTRINSICS = {3: stop_iteration_error, 4: async_gen_wrap, 5: unary_positive, 6: list_to_tuple}
 
 unsupported(
     "type parameters and except* are left to the interpreter", "CALL_INTRINSIC_2", since=(3, 12)

@@ -1,4 +1,4 @@
-"""Generators: making, yielding, delegating.  What is asynchronous is left to the interpreter."""
+"""Generators, coroutines and asynchronous generators: making, yielding, delegating, awaiting."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from inspect import CO_COROUTINE, CO_ITERABLE_COROUTINE
 from types import CoroutineType
 from typing import Any
 
+from jitshape.frontend.coroutines import (
+    AsyncItem,
+    async_iterator,
+    awaited,
+    next_awaited,
+)
 from jitshape.frontend.frame import Frame
 from jitshape.frontend.generators import GeneratorValue, send_to
-from jitshape.frontend.opcodes.registry import LEAVE, inst, raw, unsupported
+from jitshape.frontend.opcodes.registry import LEAVE, inst, raw
 from jitshape.frontend.values.base import Raised, Value
 
 AWAITS = CO_COROUTINE | CO_ITERABLE_COROUTINE
-
-unsupported(
-    "coroutines are left to the interpreter",
-    *("GET_AITER", "GET_ANEXT", "GET_AWAITABLE", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR"),
-    "ASYNC_GEN_WRAP",
-)
 
 
 @raw("RETURN_GENERATOR")
@@ -73,3 +73,36 @@ def cleanup_throw(m: Any, frame: Frame, arg: int) -> None:
     if not issubclass(exception.python_type(), StopIteration):
         raise Raised(exception, again=True)
     frame.stack[-3:] = (m.const(None), exception.getattr(m, "value"))
+
+
+# ---- awaiting
+
+
+@inst("GET_AWAITABLE")
+def get_awaitable(m: Any, arg: int, value: Value) -> Value:
+    return awaited(m, value, arg)
+
+
+@inst("GET_AITER")
+def get_aiter(m: Any, arg: int, value: Value) -> Value:
+    return async_iterator(m, value)
+
+
+@raw("GET_ANEXT")
+def get_anext(m: Any, frame: Frame, arg: int) -> None:
+    """[iterator] -> [iterator, what gives its next item when awaited]"""
+    frame.stack.append(next_awaited(m, frame.stack[-1]))
+
+
+@raw("END_ASYNC_FOR")
+def end_async_for(m: Any, frame: Frame, arg: int) -> None:
+    """[iterator, exception] -> [] if that is the end of the loop."""
+    exception = frame.stack[-1]
+    if not issubclass(exception.python_type(), StopAsyncIteration):
+        raise Raised(exception, again=True)
+    del frame.stack[-2:]
+
+
+@inst("ASYNC_GEN_WRAP", until=(3, 12))
+def async_gen_wrap(m: Any, arg: int, value: Value) -> Value:
+    return AsyncItem(value)
