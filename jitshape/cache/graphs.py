@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from jitshape.ir.facts import assumption
 from jitshape.ir.graph import Graph, Node, Value
-from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr
 from jitshape.ir.types import TensorType

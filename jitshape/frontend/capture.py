@@ -29,7 +29,7 @@ from jitshape.frontend.torchside.ambient import AmbientState, GlobalState
 from jitshape.frontend.torchside.tracer import Tracer
 from jitshape.frontend.values.base import Break, Value
 from jitshape.ir.conditions import BoolExpr
-from jitshape.ir.shape_env import Fact
+from jitshape.ir.facts import Fact
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.words import computed_in_words
 from jitshape.options import Options

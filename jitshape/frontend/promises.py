@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from jitshape.errors import BrokenPromise
 from jitshape.frontend.dynamic import Decision
 from jitshape.ir.conditions import BoolExpr
-from jitshape.ir.shape_env import DECLARED, LAYOUT, describe
+from jitshape.ir.facts import DECLARED, LAYOUT, describe
 from jitshape.ir.types import TensorType
 
 if TYPE_CHECKING:
     from jitshape.frontend.capture import Capture
+    from jitshape.ir.facts import Fact
     from jitshape.ir.graph import Location
-    from jitshape.ir.shape_env import Fact
 
 TRIED_IN_FULL = 4096
 SAMPLE = (*range(34), 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025)

@@ -21,8 +21,8 @@ from jitshape.backend.lower import is_view_op
 from jitshape.errors import Refuted
 from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.evaluate import rebuild_alias, runner
+from jitshape.ir.facts import assumption
 from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, map_leaves
-from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import MATH, FloatExpr
 from jitshape.ir.symint import IntExpr
 from jitshape.ir.types import ScalarType, TensorType

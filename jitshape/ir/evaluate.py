@@ -15,11 +15,11 @@ import torch
 
 from jitshape.errors import InternalError, Refuted
 from jitshape.ir.conditions import BoolExpr
+from jitshape.ir.facts import Fact, assumption
 from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, map_leaves
 from jitshape.ir.ops.externs import check_shape, is_checked
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.printer import excerpt
-from jitshape.ir.shape_env import Fact, assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import ScalarType, TensorType

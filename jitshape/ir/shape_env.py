@@ -16,14 +16,11 @@ is paid for with a guard only if it was right for each of them.
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jitshape.errors import DataDependent
-from jitshape.ir import symfloat
 from jitshape.ir.conditions import (
     Bool,
     BoolExpr,
@@ -34,7 +31,8 @@ from jitshape.ir.conditions import (
     implies,
     reduced,
 )
-from jitshape.ir.hosted import ROUNDINGS
+from jitshape.ir.facts import Fact, Symbol, assumption
+from jitshape.ir.float_symbols import FloatSymbols, is_unwieldy
 from jitshape.ir.intervals import INF
 from jitshape.ir.prover import Prover
 from jitshape.ir.settling import settle
@@ -44,44 +42,7 @@ from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 if TYPE_CHECKING:
     from jitshape.ir.graph import Location
 
-LAYOUT, DECLARED = "layout of an input", "dynamic_shapes"  # reasons of facts
-_UNKNOWN = 0.618033988749  # is lent for what only a run can tell
-DEEPEST = 64  # nest of quotients, maxima and the like
-HEAVIEST = 400  # of them in one expression, written out
 STAND_INS = (67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)  # primes: divide nothing
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A condition that must hold for the compiled code to be right, and who needed it.
-    `specialised`: it leaves one value for some symbol."""
-
-    condition: Bool
-    location: Location | None
-    op: str
-    specialised: bool
-
-    def __str__(self) -> str:
-        return str(self.condition)
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """A size, stride, offset or int that may differ between calls.  `hints`: every value seen,
-    the actual one last; empty if unbacked."""
-
-    expr: IntExpr
-    name: str
-    hints: tuple[int, ...]
-
-    @property
-    def unbacked(self) -> bool:
-        return not self.hints
-
-
-def assumption(fact: Fact) -> str:
-    """What names an assert in every trace of a function."""
-    return f"{fact.condition} at {fact.location}" if fact.location else str(fact.condition)
 
 
 def _question(ask: Callable[..., bool]) -> Callable[..., bool]:
@@ -103,16 +64,13 @@ def _question(ask: Callable[..., bool]) -> Callable[..., bool]:
     return asked
 
 
-def _is_unwieldy(a: IntExpr | FloatExpr) -> bool:
-    return a.depth > DEEPEST or a.weight > HEAVIEST
-
-
-class ShapeEnv:
+class ShapeEnv(FloatSymbols):
     """One per trace.  `location` and `current_op` are set by the tracer and sign each fact;
     `replacing` is cleared at the second level (backward), where facts only add guards; `refuted`
     holds the assumptions that an earlier run showed to be wrong."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.algebra = Algebra()
         self.prover = Prover(self.algebra)
         self.symbols: dict[str, Symbol] = {}
@@ -129,14 +87,8 @@ class ShapeEnv:
         self.declared: dict[str, tuple[float, float]] = {}  # ranges that no fact stands for
         self.undecided: set[str] = set()  # symbols on which no optional answer may depend
         self._replaced: dict[int, Size] = {}  # symbol's atom id -> what it equals
-        self._known: set[Bool] = set()  # conditions that no interval can express
         self._actual: dict[str, int] = {}
-        self._values: dict[str, Any] = {}  # those, and the floats
         self._simplified: dict[IntExpr, tuple[int, Size]] = {}
-        self._floats: dict[int, float | None] = {}  # float symbol's atom id -> actual value
-        self._fixed: set[int] = set()  # those of them that were specialised
-        self.lent: dict[float, FloatExpr] = {}  # numbers that stand for floats inside of C++
-        self.returned: set[float] = set()  # those of them that arrived at an op
         self.wrapped: dict = {}  # ir/torch_numbers.py's objects, so that they die with the trace
 
     # ---- symbols
@@ -175,19 +127,6 @@ class ShapeEnv:
         self.declared[name] = lo, hi
         self.symbols[name] = Symbol(expr, name, ())
         return expr
-
-    def float_symbol(self, actual: float, name: str | None = None) -> FloatExpr:
-        """A float argument.  A decision on it specialises it: the fact `symbol == value` (of
-        floats, so to be checked bit by bit)."""
-        atom = self.algebra.float_atom(name or f"f{len(self._floats)}", actual)
-        self._floats[atom.id] = self._values[atom.name] = actual
-        return FloatExpr("symbol", (atom,))
-
-    def unbacked_float(self) -> FloatExpr:
-        """A float that exists only when the graph runs."""
-        atom = self.algebra.float_atom(f"uf{len(self._floats)}", math.nan)
-        self._floats[atom.id] = None
-        return FloatExpr("symbol", (atom,))
 
     def _backed(
         self,
@@ -244,71 +183,6 @@ class ShapeEnv:
         except (KeyError, ZeroDivisionError):
             return None
 
-    def _float_value(self, a: Real, size: Callable[[Size], int | None]) -> float | None:
-        def leaf(x: Size | FloatExpr) -> float | None:
-            return self._floats[x.args[0].id] if isinstance(x, FloatExpr) else size(x)
-
-        return a.evaluate(leaf) if isinstance(a, FloatExpr) else a
-
-    def lend(self, a: FloatExpr) -> float | None:
-        """A number that nothing else is, close to `a` where that is known before the run; None for
-        what is not finite."""
-        number = self.actual(a)
-        number = _UNKNOWN if number is None else number
-        if not math.isfinite(number):
-            return None
-        number = math.nextafter(number, math.inf)
-        while self.lent.get(number, a) != a:
-            number = math.nextafter(number, math.inf)
-        self.lent[number] = a
-        return number
-
-    def simplify_float(self, a: Real) -> Real:
-        """As `simplify`; a float where all symbols in `a` are specialised."""
-
-        def leaf(x: Size | FloatExpr) -> Size | Real:
-            if not isinstance(x, FloatExpr):
-                return self.simplify(x)
-            id = x.args[0].id
-            if id not in self._fixed:
-                return x
-            value = self._floats[id]
-            assert value is not None
-            return value
-
-        return a.map(leaf) if isinstance(a, FloatExpr) else a
-
-    def specialize_float(self, a: Real, why: str = "") -> float:
-        """The value at this call; every symbol in it is specialised."""
-        if not isinstance(a, FloatExpr):
-            return a
-        value = self.actual(a)
-        if value is None:
-            raise self._data_dependent(a)
-        for atom in a.symbols():
-            self._fix(atom, why)
-        return value
-
-    def _fix(self, atom: Atom, why: str) -> None:
-        """Specialise one symbol."""
-        if atom.kind == "sym":
-            self.specialize(self.symbols[atom.name].expr, why)
-        elif atom.id not in self._fixed:
-            self._fixed.add(atom.id)
-            equal = BoolExpr("eq", (FloatExpr("symbol", (atom,)), self._floats[atom.id]))
-            self.facts.append(self._fact(equal, why))
-
-    def round_float(self, op: str, a: Real, why: str = "") -> Size:
-        """floor, ceil, trunc or round of a real."""
-        exact = symfloat.exact_rounding(op, a)
-        if exact is not None:
-            return exact
-        value = self.actual(a)
-        if value is not None and not math.isfinite(value):
-            a = self.specialize_float(a, why)
-            return ROUNDINGS[op][1](a)  # raises
-        return self.algebra.hosted(op, a)
-
     def simplify(self, a: Size) -> Size:
         """`a` with every symbol replaced that is known to equal something simpler."""
         if type(a) is int or not self._replaced:
@@ -362,22 +236,6 @@ class ShapeEnv:
         if compares_floats(cond):
             return self._decide_floats(cond, value, why)
         self._record(cond if value else ~cond, why)
-        return value
-
-    def _decide_floats(self, cond: BoolExpr, value: bool, why: str) -> bool:
-        """As a fact; what is equal to a float, or compares a nan, holds for one value only."""
-        if cond.op in ("and", "or"):
-            ask = all if cond.op == "and" else any
-            return ask(self.evaluate(part, why) for part in cond.args)
-        sides = [self.actual(x) for x in cond.args]
-        equal = cond.op == ("eq" if value else "ne") and cond.args[0] != cond.args[1]
-        if equal or any(x != x for x in sides):
-            for atom in cond.symbols():
-                self._fix(atom, why)
-            return value
-        held = cond if value else ~cond
-        self.facts.append(self._fact(held, why))
-        self._known.add(held)
         return value
 
     @_question
@@ -441,13 +299,8 @@ class ShapeEnv:
 
     def shallow(self, a: Size) -> Size:
         """`a`, specialised where it is too deep or too large for what comes after it."""
-        deep = type(a) is IntExpr and _is_unwieldy(a)
+        deep = type(a) is IntExpr and is_unwieldy(a)
         return self.specialize(a, "a size nested too deeply") if deep else a
-
-    def shallow_float(self, a: Real) -> Real:
-        """As `shallow`."""
-        deep = type(a) is FloatExpr and _is_unwieldy(a)
-        return self.specialize_float(a, "a float nested too deeply") if deep else a
 
     def floordiv(self, a: Size, b: Size) -> Size:
         """The program's `a // b`: that b is not 0 becomes a fact, if it is 0 the error eager's."""
@@ -599,10 +452,3 @@ class ShapeEnv:
         )
         error.condition = what
         return error
-
-
-def describe(fact: Fact, names: Mapping[str, str]) -> str:
-    """The condition as the user would write it: `names` maps symbols to source texts."""
-    if not isinstance(fact.condition, BoolExpr):
-        return str(fact.condition)
-    return fact.condition.print(lambda atom: names.get(atom.name, atom.name))

@@ -100,7 +100,7 @@ def _numbers(captured: Capture, slots: tuple[Any, ...]) -> Iterator[tuple[str, i
 
 def _meets_facts(earlier: CompileRecord, captured: Capture) -> bool:
     """Whether the call of an earlier entry had taken the same way, if its numbers were symbols."""
-    from jitshape.ir.shape_env import LAYOUT
+    from jitshape.ir.facts import LAYOUT
 
     names = {name: str(source) for name, source in captured.tracer.symbols.items()}
     numbers = earlier.numbers
@@ -114,7 +114,7 @@ def _meets_facts(earlier: CompileRecord, captured: Capture) -> bool:
 
 def size_facts(captured: Capture) -> Iterator[SizeFact]:
     """What the trace needed of its sizes, but for how its inputs lie in memory."""
-    from jitshape.ir.shape_env import LAYOUT, describe
+    from jitshape.ir.facts import LAYOUT, describe
 
     names = {name: str(source) for name, source in captured.tracer.symbols.items()}
     for fact in captured.tracer.env.facts:

@@ -6,7 +6,8 @@ import pytest
 
 from jitshape.errors import DataDependent
 from jitshape.ir.conditions import BoolExpr, all_of, any_of, compare
-from jitshape.ir.shape_env import ShapeEnv, describe
+from jitshape.ir.facts import describe
+from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symint import sym_max
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+import jitshape.ir.divisions  # noqa: F401  registers split and unbind
 from jitshape.ir.composites import REPLACED
 from jitshape.ir.evaluate import evaluate
 from jitshape.ir.graph import Graph

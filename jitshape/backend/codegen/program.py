@@ -22,6 +22,7 @@ from jitshape.backend.kernels import KernelCall
 from jitshape.backend.lower import FAULT, is_view_op, root
 from jitshape.backend.memory import MemoryPlan
 from jitshape.errors import InternalError
+from jitshape.ir.facts import assumption
 from jitshape.ir.graph import (
     Alias,
     Graph,
@@ -34,7 +35,6 @@ from jitshape.ir.graph import (
 )
 from jitshape.ir.ops.externs import is_checked
 from jitshape.ir.ops.registry import OPS
-from jitshape.ir.shape_env import assumption
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 from jitshape.ir.types import SHORT, TensorType

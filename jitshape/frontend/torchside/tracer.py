@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import jitshape.ir.divisions
 import jitshape.ir.foreach
 import jitshape.ir.fused_steps
 import jitshape.ir.lending
@@ -39,11 +40,12 @@ from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import CLOCK, Break, Value
 from jitshape.ir.composites import REPLACED
 from jitshape.ir.conditions import any_of, compare
+from jitshape.ir.facts import DECLARED, LAYOUT
 from jitshape.ir.graph import values_in
 from jitshape.ir.intervals import INF
 from jitshape.ir.layers import below_layers
 from jitshape.ir.numbers import persist
-from jitshape.ir.shape_env import DECLARED, LAYOUT, ShapeEnv
+from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symbolic_tensor import SymbolicTensor
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr, Size, sym_max

@@ -333,6 +333,14 @@ def reduction(*names: str, **attributes: Any) -> Callable[[type], type]:
     return op(*names, family="reduction", base=Reduction, **attributes)
 
 
+# ---- data movement
+
+
+def index_op(*names: str, **attributes: Any) -> Callable[[type], type]:
+    """Of the index family: ops that move elements (ir/ops/indexing.py)."""
+    return op(*names, family="index", **attributes)
+
+
 # ---- views
 
 

@@ -19,6 +19,7 @@ from jitshape.ir.graph import Value
 from jitshape.ir.ops.composing import finish, view
 from jitshape.ir.ops.families import (
     fresh,
+    index_op,
     like,
     preserved,
     promote,
@@ -27,7 +28,6 @@ from jitshape.ir.ops.families import (
     require_shape,
     wrap_dim,
 )
-from jitshape.ir.ops.indexing import index_op
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import broadcast, format_strides, is_contiguous, suggested_format
 from jitshape.ir.symint import Size, sym_max, sym_min

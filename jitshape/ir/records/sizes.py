@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from jitshape.ir.conditions import BoolExpr
+from jitshape.ir.facts import Fact, Symbol
 from jitshape.ir.graph import Location
 from jitshape.ir.records.plain import Reader, Record, Tree, refuse, tree
-from jitshape.ir.shape_env import Fact, ShapeEnv, Symbol
+from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, Atom, IntExpr, measure
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+import jitshape.ir.divisions  # noqa: F401  registers split and unbind
 from jitshape.ir.graph import Graph
 from jitshape.ir.shape_env import ShapeEnv
 from jitshape.ir.trace import Trace
