@@ -15,6 +15,11 @@ import torch
 _C = torch._C._functorch
 _SAVED = torch._C._autograd
 
+_CLOSING = {
+    _C.TransformType.Vmap: _C._vmap_decrement_nesting,
+    _C.TransformType.Grad: _C._grad_decrement_nesting,
+}
+
 
 def is_wrapped(tensor: Any) -> bool:
     """Whether a tensor exists within a layer only."""
@@ -43,7 +48,8 @@ def layers_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        _C.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        while _C.get_dynamic_layer_stack_depth() > depth:
+            _CLOSING[_C.peek_interpreter_stack().key()]()
         _C.set_inplace_requires_grad_allowed(makes_leaves)
         if refusal is None:
             _SAVED._saved_tensors_hooks_enable()

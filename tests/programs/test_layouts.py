@@ -115,6 +115,8 @@ def test_losses_of_two_dtypes(loss, dtypes) -> None:
         x, y = (torch.rand(n, 4).to(dtype) for dtype in dtypes)
         return x.requires_grad_(), y
 
+    if torch.__version__ < "2.13" and loss == "mse_loss":
+        pytest.skip("torch's own formula of mse_loss refuses two dtypes before 2.13")
     check(getattr(torch.nn.functional, loss), *map(inputs, (3, 4, 5)), compiles=2)
 
 

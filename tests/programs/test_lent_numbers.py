@@ -76,8 +76,13 @@ def test_floats(name: str) -> None:
         expected = f(p)
         torch.manual_seed(3)
         assert_same(expected, compiled(p), f"{p}")
-    assert jitshape.stats()["compiles"] == 2, jitshape.history()[-1].facts
-    assert jitshape.stats()["graph_breaks"] == jitshape.stats()["fallbacks"] == 0
+    stats = jitshape.stats()
+    if "quantile" in name and torch.__version__ < "2.13":
+        # torch's C++ compares the elements of q there, which no trace knows.
+        assert stats["graph_breaks"] > 0, stats
+        return
+    assert stats["compiles"] == 2, jitshape.history()[-1].facts
+    assert stats["graph_breaks"] == stats["fallbacks"] == 0
 
 
 def assert_same_outcome(f, compiled, p: float) -> None:
