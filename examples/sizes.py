@@ -6,6 +6,8 @@ promises that cannot be kept.
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 import jitshape
@@ -37,6 +39,8 @@ def explain() -> None:
 
 
 def main() -> None:
+    # Neither what earlier runs compiled nor what they learned: every run is as the first.
+    os.environ.update(JITSHAPE_CACHE="0", JITSHAPE_PROFILE="0")
     rows = Dim("rows", max=64)
     show("found out")
     show("symbolic from the start", dynamic=True)

@@ -90,11 +90,17 @@ def _script_argument(function):
 @main.command(context_settings=_PASS_ON)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write the report as a page.")
+@click.option("--guards", is_flag=True, help="Print every guard of every entry.")
 @click.option("--stderr", is_flag=True, help="Print the report to stderr.")
 @click.argument("script", metavar="SCRIPT|TRACE_DIR", type=click.Path(exists=True))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def explain(
-    script: str, arguments: tuple[str, ...], as_json: bool, html: str | None, stderr: bool
+    script: str,
+    arguments: tuple[str, ...],
+    as_json: bool,
+    html: str | None,
+    guards: bool,
+    stderr: bool,
 ) -> None:
     """Run SCRIPT, or read the trace in TRACE_DIR, and report every compile and recompile: which
     guard failed, the line that made it, the values seen, the smallest change that avoids it, and
@@ -114,7 +120,7 @@ def explain(
     if as_json:
         print(json.dumps(story.as_json(told)), file=out)
     elif not html:
-        report.print_report(found, out, told)
+        report.print_report(found, out, told, guards)
     del alive
     sys.exit(status)
 
@@ -131,8 +137,9 @@ def _live_entries() -> list[EntryRecord]:
 )
 @_script_argument
 def kernels(script: str, arguments: tuple[str, ...], quality: bool, targets: tuple) -> None:
-    """Run SCRIPT and print the kernels that were generated for it.  With --quality, of each as a
-    Triton kernel: registers, spills, widths of accesses, shared memory, occupancy."""
+    """Run SCRIPT and print the kernels that were generated for it, as loops with the lines that
+    they come from (JITSHAPE_LOGS=output_code shows the code made of them).  With --quality, of
+    each as a Triton kernel: registers, spills, widths of accesses, shared memory, occupancy."""
     from jitshape.observe import records, report
 
     if not quality:

@@ -24,15 +24,18 @@ from jitshape.forcing import Force
 from jitshape.frontend import _evalframe, dynamic
 from jitshape.frontend._evalframe import TailCall
 from jitshape.frontend.breaks import Continuations
-from jitshape.frontend.guards import GuardProgram, assemble, explain
+from jitshape.frontend.guards import Failure, GuardProgram, assemble, explain
 from jitshape.frontend.hook import call_unrouted
+from jitshape.frontend.libraries import is_library
 from jitshape.frontend.own_builtins import builtins_changed
 from jitshape.frontend.sources import Local
 from jitshape.observe import counters, logs
 from jitshape.observe.explaining import (
     compile_record,
     limit_text,
+    log_entry,
     recompile_failures,
+    recompile_text,
 )
 from jitshape.observe.fixes import fixes_of
 from jitshape.observe.misses import nearest_miss
@@ -72,7 +75,7 @@ class Compiler:
         called for frames that the hook sees, in place of them."""
         self.serves_frames = serves_frames
         self.function, self.options = function, options
-        self.code = getattr(told_as or function, "__code__", function.__code__)
+        code = getattr(told_as or function, "__code__", function.__code__)
         self.lock = forks.lock()
         self.warned = False
         self.name = options.name or function.__qualname__
@@ -88,7 +91,8 @@ class Compiler:
             None if options.fullgraph else lambda: own().forget(),
         )
         self.warm = None if continuations else parts.WarmStart(function, options)
-        self.continuations = continuations or _continuations(options)
+        self.continuations = continuations or _continuations(options, self.name)
+        self.place = _place(code, self.continuations.lines(function))
         _compilers.add(self)
 
     @property
@@ -166,10 +170,7 @@ class Compiler:
         counters.count("fallbacks")
         counters.count_in("fallback_reasons", reason)
         counters.count_frame(reason.partition(":")[0])
-        record(FallbackRecord(self.name, self.where(), reason))
-
-    def where(self) -> str:
-        return f"{self.code.co_filename}:{self.code.co_firstlineno}"
+        record(FallbackRecord(self.name, self.place, reason))
 
     def compile(self, slots: tuple[Any, ...]) -> Any:
         """A new entry for this call; returns the call of it, or of the function itself."""
@@ -214,22 +215,22 @@ class Compiler:
         assert extracted is not None
         return TailCall(parts.noting(entry, made.varying), *extracted)
 
-    def _missed(self, slots: tuple[Any, ...]) -> tuple[list, Sequence[GuardFailure]]:
+    def _missed(self, slots: tuple[Any, ...]) -> tuple[dict[int, Failure], Sequence[GuardFailure]]:
         """What each entry, and the nearest one, failed at; told, and refused where the user said
         so."""
-        failures = recompile_failures(self.entries.guards(), slots)
+        failures = recompile_failures([known for _, known in self.entries.known()], slots)
         if failures and _stance[-1] == "fail_on_recompile":
             raise RecompileRefused(
                 f"{self.name} would be compiled again",
-                where=self.where(),
-                because="; ".join(map(str, failures)),
+                where=self.place,
+                because="; ".join(map(str, failures.values())),
                 avoid="set_stance('default')",
             )
         missed = nearest_miss(self.entries.guards(), slots) if failures else ()
         if failures:
             if logs.enabled("recompiles"):
-                reasons = "\n".join(f"  {failure}" for failure in failures)
-                logs.log("recompiles", f"{self.name} ({self.where()})\n{reasons}")
+                title = f"{self.name} ({self.place})"
+                logs.log("recompiles", recompile_text(title, failures))
             self.continuations.vain += 1
         return failures, missed
 
@@ -287,7 +288,7 @@ class Compiler:
     def _tell(
         self,
         made: Made,
-        failures: list,
+        failures: Mapping[int, Failure],
         missed: Sequence[GuardFailure],
         seconds: float,
         slots: tuple[Any, ...],
@@ -297,21 +298,22 @@ class Compiler:
         if failures and not made.shares:
             counters.count("recompiles")
         count = self.entries.compiles
+        log_entry(f"{self.name} ({self.place}), entry {count}", made)
         record(
             compile_record(
-                self.name, self.where(), made, missed, seconds, count, self.options.dynamic, slots
+                self.name, self.place, made, missed, seconds, count, self.options.dynamic, slots
             )
         )
         if count == self.options.recompile_limit + 1:
-            fixes = fixes_of(compiles_of(self.name, self.where()))
-            logs.warn(limit_text(self.name, self.where(), self.entries, failures, fixes))
+            fixes = fixes_of(compiles_of(self.name, self.place))
+            logs.warn(limit_text(self.name, self.place, self.entries, failures.values(), fixes))
 
     def entry_records(self) -> Iterator[EntryRecord]:
         """The entries as they stand."""
         for entry, known in self.entries.known():
             yield EntryRecord(
                 function=self.name,
-                where=self.where(),
+                where=self.place,
                 number=known.number,
                 hits=entry.hits,
                 guard_seconds=entry.guard_seconds / entry.timed if entry.timed else None,
@@ -333,13 +335,21 @@ def _natively_again(own: weakref.ref[Compiler], reason: str, fallback: bool, *sl
     return call_unrouted(compiler.natively, slots, reason, fallback)
 
 
-def _continuations(options: Options) -> Continuations:
+def _place(code: types.CodeType, lines: Sequence[tuple[str, int]]) -> str:
+    """Where a function is, for people: of the lines at which a piece goes on the innermost that
+    is the user's, else the first line of its code."""
+    own = [line for line in lines if not is_library(line[0])]
+    file, line = own[-1] if own else (code.co_filename, code.co_firstlineno)
+    return f"{file}:{line}"
+
+
+def _continuations(options: Options, owner: str) -> Continuations:
     """The resume functions of a function with these options, compiled where they are called."""
 
     def piece(function: types.FunctionType) -> Any:
         continuations = known()
         assert continuations is not None  # it asks
-        name = f"{function.__qualname__}{PIECE}{len(continuations.compiled) + 2}"
+        name = f"{owner}{PIECE}{len(continuations.compiled) + 2}"
         own = replace(options, dynamic_shapes=None, name=name)
         return Compiler(function, own, continuations).hand_out()
 

@@ -31,7 +31,7 @@ from jitshape.frontend.breaks import Continuations
 from jitshape.frontend.capture import Capture, capture
 from jitshape.frontend.checks import IsWord
 from jitshape.frontend.emit import listing
-from jitshape.frontend.guards import Guard, GuardProgram, assemble
+from jitshape.frontend.guards import Guard, assemble
 from jitshape.frontend.leave import Exit, leave
 from jitshape.frontend.promises import check_promises
 from jitshape.frontend.sources import Number
@@ -52,7 +52,6 @@ from jitshape.ir.printer import print_graph
 from jitshape.ir.raising import raising
 from jitshape.ir.trace import Trace, written_with_autograd
 from jitshape.observe import counters, logs
-from jitshape.observe.explaining import symbol_lines
 from jitshape.observe.records import is_detailed
 from jitshape.options import Options, switched
 from jitshape.outcomes import (
@@ -120,7 +119,8 @@ def compile_call(
         counters.count_in("prover", name, count)
     counters.count("symbols", len(captured.symbol_texts()))
     counters.count("guards", len(program.guards))
-    _log_entry(captured, program, entry)
+    if logs.enabled("bytecode"):
+        logs.log("bytecode", listing(entry.__code__))
     return Made(program, entry, captured, shown, text, compiled, shares, varying, assumes, called)
 
 
@@ -323,13 +323,3 @@ def unseen(run: Callable[..., Any]) -> Callable[..., Any]:
 def word_guards(inputs: Sequence[Any]) -> list[Guard]:
     """That the ints among the inputs of a graph are none that no kernel can take."""
     return [Guard(s, IsWord()) for s in inputs if isinstance(s, Number) and s.kind == "int"]
-
-
-def _log_entry(captured: Capture, program: GuardProgram, entry: types.FunctionType) -> None:
-    if logs.enabled("dynamic"):
-        for line, debug in symbol_lines(captured):
-            logs.log("dynamic", line, debug=debug)
-    if logs.enabled("guards"):
-        logs.log("guards", str(program))
-    if logs.enabled("bytecode"):
-        logs.log("bytecode", listing(entry.__code__))

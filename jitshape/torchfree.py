@@ -26,7 +26,7 @@ from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.functions import HANDLERS
 from jitshape.frontend.values.storage import name_of
 from jitshape.ir.shape_env import ShapeEnv
-from jitshape.observe import counters, logs
+from jitshape.observe import counters
 from jitshape.options import Options
 from jitshape.outcomes import Made, check_outcome, tell_outcome, until_it_leaves
 from jitshape.stages import stage
@@ -39,6 +39,7 @@ class NoSizes:
     env: ShapeEnv = field(default_factory=ShapeEnv)
     symbols: dict[str, Any] = field(default_factory=dict)
     observed: dict[str, Any] = field(default_factory=dict)
+    decisions: dict[str, Any] = field(default_factory=dict)
 
     def became_dynamic(self) -> list[Any]:
         return []
@@ -81,8 +82,6 @@ def compile_call(
         entry = exit_.emitter.finish(function.__globals__)
         program = assemble(traced.guards(), exit_.emitter.extract)
     counters.count("guards", len(program.guards))
-    if logs.enabled("guards"):
-        logs.log("guards", str(program))
     return Made(program, entry, traced, (), "", None, False, frozenset(), False)
 
 

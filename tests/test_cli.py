@@ -53,7 +53,8 @@ def test_explain_tells_the_recompile(script):
     assert "done 4" in done.stdout
     assert "1. compile of scale" in done.stdout
     assert "2. recompile of scale" in done.stdout
-    assert "x is Tensor float32[2, 4] on cpu" in done.stdout
+    assert f"guards of {script}:8 in scale\n" in done.stdout
+    assert "x is Tensor float32[2, 4] on cpu" not in done.stdout
     assert "x.size(1) == 4, but it was 6" in done.stdout
     assert f"{script}:8 in scale   return torch.relu(x) * factor" in done.stdout
     assert "served 1 call more" in done.stdout and "values   x.size(1): 4, 6" in done.stdout
@@ -76,7 +77,13 @@ def test_explain_as_json_and_as_a_page(script, tmp_path):
 def test_kernels(script):
     done = jitshape_command("kernels", script, 4)
     assert done.returncode == 0, done.stderr
-    assert "fused_relu_mul_0" in done.stdout
+    assert f"# relu  {script}:8 in scale" in done.stdout
+    assert "kernel fused_relu_mul_0(in f32 x, out f32" in done.stdout
+
+
+def test_explain_with_all_guards(script):
+    done = jitshape_command("explain", "--guards", script, 4)
+    assert "         x is Tensor float32[2, 4] on cpu\n" in done.stdout
 
 
 def test_quality_of_kernels(script):

@@ -8,7 +8,9 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
-def test_sizes(capsys):
+def test_sizes(capsys, monkeypatch):
+    for name in ("JITSHAPE_CACHE", "JITSHAPE_PROFILE"):
+        monkeypatch.setenv(name, "1")  # the example switches them off: set back in the end
     runpy.run_path(str(EXAMPLES / "sizes.py"), run_name="__main__")
     printed = capsys.readouterr().out
     for expected in (

@@ -100,8 +100,17 @@ class Continuations:
             return ()
         found = set(self.varying.get(origin.code, ()))
         if origin.inner is not None:
-            found.update(origin.prefix + text for text in self.varying_of(origin.inner))
+            inside = self.varying_of(origin.inner)
+            found.update(text for x in inside for text in origin.from_inside(x))
         return found
+
+    def lines(self, function: FunctionType) -> list[tuple[str, int]]:
+        """Where a resume function goes on: file and line of each frame, outermost first."""
+        if id(function) not in self.parts:
+            return []
+        position, _, inner = self.parts[id(function)]
+        here = (position.code.co_filename, position.line)
+        return [here, *(self.lines(inner) if inner is not None else ())]
 
 
 @dataclass(frozen=True, eq=False)

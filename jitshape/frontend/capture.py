@@ -7,8 +7,6 @@ Invariant: when `capture` returns or raises, torch's global state is what it was
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -23,6 +21,7 @@ from jitshape.frontend import _evalframe
 from jitshape.frontend.checks import Equals, Guard, Holds, Location
 from jitshape.frontend.dynamic import Policy, history_of
 from jitshape.frontend.effects import Effects
+from jitshape.frontend.libraries import is_library
 from jitshape.frontend.machine import Machine, Outcome, trace
 from jitshape.frontend.sources import Local
 from jitshape.frontend.torchside.ambient import AmbientState, GlobalState
@@ -35,21 +34,6 @@ from jitshape.ir.words import computed_in_words
 from jitshape.options import Options
 
 _ = jitshape.frontend.torchside.wrap
-
-
-_LIBRARIES = tuple(
-    f"{folder}{os.sep}"
-    for folder in (os.path.dirname(torch.__file__), os.path.dirname(os.__file__))
-)
-
-
-@functools.cache
-def is_library(file: str) -> bool:
-    """Whether a source file belongs to torch or to Python's own library."""
-    return file.startswith("<frozen") or (
-        file.startswith(_LIBRARIES)
-        and not ("site-packages" in file and not file.startswith(_LIBRARIES[0]))
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -153,7 +153,7 @@ class Policy:
             number = Number(source, "size", other)
             if self.history.changes(str(number), tensor.shape[other]):
                 story = self.history.story(str(number), tensor.shape[other])
-                return story.replace(" dynamic", f" dynamic with {number}", 1)
+                return f"is dynamic with {number}, which {story}"
         return ""
 
     def stride(self, source: Source, tensor: Any, dim: int) -> Decision:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dis
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -28,6 +28,7 @@ KEPT_FREE = "__class__"  # zero-argument super() looks for a free variable of th
 # Kinds of stack entries.  An int stands for the `lasti` of that instruction.
 VALUE, NULL, SAVED = "value", "null", "saved exception"
 Kind = str | int
+TEMPORARIES = ("stack.", "handled.")  # what names of parameters that are no variables start with
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Position:
     def key(self) -> tuple:
         """Identifies the position; code objects by identity."""
         return id(self.code), self.index, self.stack, self.bound
+
+    @property
+    def line(self) -> int:
+        return decode(self.code).lines[self.index] or self.code.co_firstlineno
 
     @property
     def locals(self) -> tuple[str, ...]:
@@ -79,13 +84,13 @@ class Origin:
     """What a resume function is a piece of: `indices` gives for an instruction of it the index
     in `code`, but for those of the prologue.  Where it starts by resuming the function that it
     called, `call` is the index of that call, which stands for the one at `position`, and `inner`
-    the code of the resume function called; `prefix` is before the names of its parameters."""
+    the code of the resume function called; `names`: its parameters, by what they are here."""
 
     position: Position
     indices: dict[int, int]
     call: int | None = None
     inner: CodeType | None = None
-    prefix: str = ""
+    names: dict[str, str] = field(default_factory=dict)
 
     @property
     def code(self) -> CodeType:
@@ -93,6 +98,12 @@ class Origin:
 
     def index(self, index: int) -> int | None:
         return self.indices.get(index)
+
+    def from_inside(self, text: str) -> Iterator[str]:
+        """The text of a source that starts at a parameter of `inner`, as it is here."""
+        for here, inside in self.names.items():
+            if text == inside or text.startswith((f"{inside}.", f"{inside}[")):
+                yield here + text[len(inside) :]
 
 
 _origins: dict[int, tuple[weakref.ref[CodeType], Origin]] = {}

@@ -25,6 +25,7 @@ from jitshape.frontend.positions import (
     NULL,
     PAIRS,
     SAVED,
+    TEMPORARIES,
     VALUE,
     VERSION,
     Origin,
@@ -229,12 +230,12 @@ class Builder:
 
 
 class Resume(Builder):
-    """`inner`: the resume function of what is called at the position."""
+    """`inner`: the resume function of what is called at the position; `names`: its parameters, by
+    what they are called here."""
 
     def __init__(self, position: Position, inner: FunctionType | None = None) -> None:
-        self.inner = inner
-        self.prefix = "" if inner is None else f"{inner.__code__.co_name}."
-        super().__init__(position, tuple(self.prefix + name for name in inner_parameters(inner)))
+        self.inner, self.names = inner, names_outside(position, inner)
+        super().__init__(position, tuple(self.names))
 
     def raise_error(self) -> list[Any]:
         """What stands at the position of a function that raises its last parameter there."""
@@ -267,7 +268,7 @@ class Resume(Builder):
             call = self.append_call(target)
             place = next(i for i, item in enumerate(self.built()) if item is call)
             places = {**self.places(), place: unit_end(position.code, position.index)}
-            origin = Origin(position, places, place, self.inner.__code__, self.prefix)
+            origin = Origin(position, places, place, self.inner.__code__, self.names)
         built = self.assemble()
         note_origin(built, origin)
         return built
@@ -281,10 +282,22 @@ class Resume(Builder):
         return call[-1]
 
 
-def inner_parameters(inner: FunctionType | None) -> tuple[str, ...]:
+def names_outside(position: Position, inner: FunctionType | None) -> dict[str, str]:
+    """The parameters of `inner` in order, by their names in a function that stands at `position`
+    and calls it.  That of a variable is `forward.h`, and stays so further outside as long as no
+    other parameter has it."""
     if inner is None:
-        return ()
-    return inner.__code__.co_varnames[: inner.__code__.co_argcount]
+        return {}
+    code, taken = inner.__code__, set(position.parameters)
+    found: dict[str, str] = {}
+    for name in code.co_varnames[: code.co_argcount]:
+        inherited = "." in name and not name.startswith(TEMPORARIES)
+        outside = name if inherited else f"{code.co_name}.{name}"
+        while outside in taken:
+            outside = f"{code.co_name}.{outside}"
+        taken.add(outside)
+        found[outside] = name
+    return found
 
 
 def raising_code(position: Position, inner: FunctionType | None = None) -> CodeType:

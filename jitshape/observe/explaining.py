@@ -5,10 +5,11 @@ In: guard programs, captures, compiled programs.  Out: GuardFailure and CompileR
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.guards import Absent, read
+from jitshape.observe import logs
 from jitshape.observe.misses import place_of, truth_at
 from jitshape.observe.records import (
     CompileRecord,
@@ -19,9 +20,9 @@ from jitshape.observe.records import (
 )
 
 if TYPE_CHECKING:
-    from jitshape.entries import Entries
+    from jitshape.entries import Entries, Known
     from jitshape.frontend.capture import Capture
-    from jitshape.frontend.guards import Failure, GuardProgram
+    from jitshape.frontend.guards import Failure
     from jitshape.observe.fixes import Fix
     from jitshape.pipeline import Made
 
@@ -29,20 +30,34 @@ if TYPE_CHECKING:
 EXPLAINED_ENTRIES = 16
 
 
-def recompile_failures(programs: Sequence[GuardProgram], slots: tuple) -> list[Failure]:
-    """For each entry, newest first, the first guard that this call fails; of many entries only
-    the newest are asked."""
+def recompile_failures(entries: Sequence[Known], slots: tuple) -> dict[int, Failure]:
+    """For each compiled entry, by its number and newest first, the first guard that this call
+    fails; of many entries only the newest are asked."""
     from jitshape.frontend.guards import explain
 
-    found = [explain(program, slots) for program in reversed(programs[-EXPLAINED_ENTRIES:])]
-    return [failure for failure in found if failure is not None]
+    compiled = [known for known in entries if not known.native]
+    found = {k.number: explain(k.guards, slots) for k in reversed(compiled[-EXPLAINED_ENTRIES:])}
+    return {number: failure for number, failure in found.items() if failure is not None}
+
+
+def recompile_text(title: str, failures: Mapping[int, Failure]) -> str:
+    """What JITSHAPE_LOGS=recompiles shows of a call that no entry serves."""
+    numbers: dict[str, list[str]] = {}
+    for number, failure in failures.items():
+        line = place_of(failure.guard.location)[1]
+        numbers.setdefault(f"{failure}  {line}".rstrip(), []).append(str(number))
+    rows = [
+        f"  {'entry' if len(which) == 1 else 'entries'} {', '.join(which)}: {text}"
+        for text, which in numbers.items()
+    ]
+    return "\n".join((f"{title} is compiled again: no entry serves this call", *rows))
 
 
 def limit_text(
-    name: str, where: str, entries: Entries, failures: Sequence[Failure], fixes: Sequence[Fix]
+    name: str, where: str, entries: Entries, failures: Iterable[Failure], fixes: Sequence[Fix]
 ) -> str:
     """The warning of a function that is compiled again and again: why, and what helps."""
-    cause = failures[0] if failures else "nothing matched"
+    cause = next(iter(failures), "nothing matched")
     fix = fixes[0].change if fixes else "keep that from changing"
     return (
         f"{name} ({where}) was compiled {entries.compiles} times, the last time because {cause}.  "
@@ -64,6 +79,7 @@ def compile_record(
     """The record of the `number`th entry of a function, made for a call with `slots`; `failures`
     are the nearest entry's."""
     captured, compiled = made.capture, made.compiled
+    kernels = compiled.kernels if compiled else ()
     earlier = compiles_of(name, where) if failures else ()
     return CompileRecord(
         function=name,
@@ -81,7 +97,8 @@ def compile_record(
         alike=tuple(r.number for r in earlier if _meets_facts(r, captured)),
         guards=tuple(map(str, made.program.guards)) if is_detailed() else (),
         graph=made.graph,
-        kernels=tuple(k.name for k in compiled.kernels) if compiled else (),
+        kernels=tuple(k.name for k in kernels),
+        kernel_texts=tuple(k.text for k in kernels) if is_detailed() else (),
         externs=dict(compiled.externs) if compiled else {},
         seconds=seconds,
     )
@@ -126,7 +143,19 @@ def size_facts(captured: Capture) -> Iterator[SizeFact]:
         yield SizeFact(text, tuple(sources), fact.op, where, line, fact.specialised)
 
 
-def symbol_lines(captured: Capture) -> Iterator[tuple[str, bool]]:
+def log_entry(title: str, made: Made) -> None:
+    """An entry's symbols, facts and guards, for the logs of these names."""
+    rows = list(symbol_lines(made.capture)) if logs.enabled("dynamic") else []
+    if rows:
+        logs.log("dynamic", title, debug=all(debug for _, debug in rows))
+    for row, debug in rows:
+        logs.log("dynamic", f"  {row}", debug=debug)
+    if logs.enabled("guards"):
+        guards = "".join(f"\n  {guard}" for guard in made.program.guards)
+        logs.log("guards", title + guards)
+
+
+def symbol_lines(captured: Any) -> Iterator[tuple[str, bool]]:
     """What JITSHAPE_LOGS=dynamic shows of a trace: each symbol, why it is one, and the line that
     read it first; each fact, and the line that needed it.  With True, what only +dynamic shows:
     strides and offsets that are read to be checked."""
@@ -137,7 +166,7 @@ def symbol_lines(captured: Capture) -> Iterator[tuple[str, bool]]:
         text = f"{name} = {decision if symbolic else source}"
         yield with_place(text, captured.tracer.read_at.get(name)), not symbolic
     for fact in size_facts(captured):
-        kind = "specialised: " if fact.specialised else ""
+        kind = "specialised: " if fact.specialised else "needs "
         why = f" ({fact.why})" if fact.why else ""
         place = f"   # {fact.where}  {fact.line}".rstrip() if fact.where else ""
         yield f"{kind}{fact.text}{why}{place}", False

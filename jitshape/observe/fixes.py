@@ -17,8 +17,8 @@ from jitshape.observe.records import NUMBERS, PIECE, CompileRecord, GuardFailure
 
 # kind of failure -> what to do about it; {source} and {line} are filled in
 ADVICE = {
-    "specialised": "do without the number {source} in `{line}`",
-    "relation": "let `{line}` do the same on both sides of {demanded}",
+    "specialised": "do without the number {source} in {line}",
+    "relation": "let {line} do the same whether or not {demanded}",
     "value": "keep {source} the same, or give each of its values a function of its own",
     "identity": "pass the same object as {source} each time: make it once, outside of the calls",
     "type": "pass {source} with the same type each time",
@@ -80,22 +80,21 @@ def _fix(key: tuple, records: list[CompileRecord], compiles: Sequence[CompileRec
         kind="line",
         change=" and ".join(dict.fromkeys(changes)),
         because=_story(records, first),
-        where=f"{first.where}   {first.line}".rstrip(),
+        where=f"{first.where}   {first.line}".rstrip() or compiles[0].where,
         saves=len(records),
     )
 
 
 def _advice(failure: GuardFailure, compiles: Sequence[CompileRecord]) -> str:
     text = ADVICE.get(failure.kind, "keep {source} the same")
-    line = failure.line or failure.where
+    line = f"`{failure.line}`" if failure.line else failure.where or compiles[0].function
     for record in compiles:
         for fact in record.facts:
             if fact.text == failure.demanded and fact.why == "broadcasting":
-                text = "expand the operands of `{line}` to one size before the call"
+                text = "expand the operands of {line} to one size before the call"
     if failure.kind == "relation" and failure.demanded.endswith((" != 0", " != 1")):
-        text = (
-            "avoid calls where " + failure.demanded.replace("!=", "==") + ", which `{line}` tells"
-        )
+        equal = failure.demanded.replace("!=", "==")
+        text = f"avoid calls where {equal}, which {{line}} tells apart"
     tensor = failure.source.partition(".dim()")[0]
     return text.format(source=failure.source, line=line, demanded=failure.demanded, tensor=tensor)
 

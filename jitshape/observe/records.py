@@ -56,7 +56,7 @@ class SizeFact:
 class CompileRecord:
     """A frame was compiled: the `number`th entry of the function.  `failures` are those of the
     nearest entry.  `shared`: a graph that was compiled before serves, so this is no compile.
-    `guards` and `graph` are empty unless `detailed` asked for them."""
+    `guards`, `graph` and `kernel_texts` are empty unless `detailed` asked for them."""
 
     function: str
     where: str
@@ -74,6 +74,7 @@ class CompileRecord:
     guards: tuple[str, ...] = ()
     graph: str = ""
     kernels: tuple[str, ...] = ()
+    kernel_texts: tuple[str, ...] = ()  # their loops, as they stood before code was generated
     externs: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0  # CPU
     at: float = 0.0  # when it was recorded: time.time()
@@ -131,8 +132,8 @@ _detail_wanted = 0
 
 @contextmanager
 def detailed() -> Iterator[None]:
-    """In the block records hold guards and graphs too, whose text takes a while to write; and the
-    disk store is left aside, so that a program is explained in the same way each time."""
+    """In the block records hold guards, graphs and kernels, whose text takes a while to write; and
+    the disk store is left aside, so that a program is explained in the same way each time."""
     global _detail_wanted
     _detail_wanted += 1
     try:
@@ -147,7 +148,7 @@ def explains() -> bool:
 
 
 def is_detailed() -> bool:
-    """Whether somebody wants the text of guards and graphs."""
+    """Whether somebody wants the text of guards, graphs and kernels."""
     return explains() or bool(environment("TRACE"))
 
 

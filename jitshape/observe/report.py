@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jitshape.observe.records import (
+    PIECE,
     SCHEMA,
     BreakRecord,
     CompileRecord,
@@ -66,10 +68,14 @@ def from_file(path: Path) -> list[Record]:
 
 
 def print_report(
-    records: Sequence[Record], out: TextIO, told: Sequence[FunctionStory] | None = None
+    records: Sequence[Record],
+    out: TextIO,
+    told: Sequence[FunctionStory] | None = None,
+    guards: bool = False,
 ) -> None:
     """Every compile, recompile, break and fallback in order, then each function (`told`, or what
-    the records alone tell): its entries, and what would save the most."""
+    the records alone tell): its entries, with `guards` all of theirs, and what would save the
+    most."""
     console = Console(file=out, highlight=False, soft_wrap=True, markup=False)
     events = [r for r in records if type(r) in _PRINTERS]
     told = stories(records) if told is None else told
@@ -79,7 +85,7 @@ def print_report(
     for number, record in enumerate(events, 1):
         console.print(_PRINTERS[type(record)](number, record))
     for story in told:
-        console.print(story_text(story))
+        console.print(story_text(story, guards))
     console.print(_summary(events, told))
 
 
@@ -132,12 +138,15 @@ _PRINTERS: dict[type, Any] = {
 }
 
 
-def story_text(story: FunctionStory) -> Text:
-    """One function: entries with their use, misses, values over time, fixes."""
+def story_text(story: FunctionStory, guards: bool = False) -> Text:
+    """One function: entries with their use, the guards that missed, values over time, fixes.  Of
+    the other guards only how many there are by line, unless `guards`."""
     text = Text(f"{story.name} ({story.where}): {plural(story.compiles, 'compile')}\n")
     for entry in story.entries:
         text.append(f"   entry {entry.number}  {entry.kind}, {use_of(entry)}\n")
-        text.append(_guards_text(entry.guards or {}))
+        text.append(_guards_text(entry.guards or {}, guards))
+    for demanded, count in Counter(f.demanded for m in story.misses for f in m.failures).items():
+        text.append(f"   missed   {plural(count, 'time')}: {demanded}\n")
     for source, values in story.values.items():
         text.append(f"   values   {source}: {', '.join(values)}\n")
     for reason, count in story.fallbacks.items():
@@ -149,16 +158,17 @@ def story_text(story: FunctionStory) -> Text:
     return text
 
 
-def _guards_text(guards: Mapping[str, Sequence[str]]) -> str:
-    """Guards by line; those of libraries, and of the call itself, only counted."""
-    lines, counted = [], Counter()
+def _guards_text(guards: Mapping[str, Sequence[str]], whole: bool) -> str:
+    """How many guards each line made, libraries' lines together; `whole`: what they are, too."""
+    groups: dict[str, list[str]] = {}
     for origin, texts in guards.items():
-        if not origin or LIBRARIES in origin:
-            counted["the libraries' lines" if origin else "the call itself"] += len(texts)
-            continue
-        lines.append(f"      {plural(len(texts), 'guard')} of {origin}\n")
-        lines += [f"         {text}\n" for text in texts]
-    lines += [f"      {plural(count, 'guard')} of {what}\n" for what, count in counted.items()]
+        is_library = LIBRARIES in origin and not whole
+        what = "libraries' lines" if is_library else origin or "the call itself"
+        groups.setdefault(what, []).extend(texts)
+    lines = []
+    for what, texts in sorted(groups.items(), key=lambda group: -len(group[1])):
+        lines.append(f"      {plural(len(texts), 'guard')} of {what}\n")
+        lines += [f"         {text}\n" for text in texts if whole]
     return "".join(lines)
 
 
@@ -190,12 +200,21 @@ def _summary(records: Sequence[Record], told: Sequence[FunctionStory]) -> Text:
         f"{plural(len(compiles), 'compile')}, {len(again)} of them recompiles; "
         f"{plural(breaks, 'graph break')}; {plural(fallbacks, 'fallback')}\n"
     )
-    fixes = [(fix, story) for story in told for fix in story.fixes]
-    for fix, story in sorted(fixes, key=lambda pair: -pair[0].saves)[:SUMMED_UP]:
-        text.append(f"saves {plural(fix.saves, 'compile')} of {story.name}: {fix.change}\n")
-    if len(fixes) > SUMMED_UP:
-        text.append(f"{plural(len(fixes) - SUMMED_UP, 'smaller change')} above\n")
+    saves = saved_by_change(told)
+    for (owner, change), count in saves.most_common(SUMMED_UP):
+        text.append(f"saves {plural(count, 'compile')} of {owner}: {change}\n")
+    if len(saves) > SUMMED_UP:
+        text.append(f"{plural(len(saves) - SUMMED_UP, 'smaller change')} above\n")
     return text
+
+
+def saved_by_change(told: Sequence[FunctionStory]) -> Counter[tuple[str, str]]:
+    """How many compiles each change saves, by function (its pieces included) and change."""
+    saves: Counter[tuple[str, str]] = Counter()
+    for story in told:
+        for fix in story.fixes:
+            saves[story.name.partition(PIECE)[0], fix.change] += fix.saves
+    return saves
 
 
 def timeline(records: Sequence[Record]) -> dict[str, Any]:
@@ -212,12 +231,22 @@ def timeline(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def print_kernels(records: Sequence[Record], out: TextIO) -> None:
-    """The kernels of every compile, by function."""
-    for record in records:
-        if isinstance(record, CompileRecord) and record.kernels:
-            print(f"{record.kind} of {record.function} ({record.where})", file=out)
-            for kernel in record.kernels:
-                print(f"    {kernel}", file=out)
+    """The kernels of every compile, by function; one that was printed before by name alone."""
+    printed: set[str] = set()
+    compiles = [r for r in records if isinstance(r, CompileRecord)]
+    for record in compiles:
+        if not record.kernels and not record.externs:
+            continue
+        title = f"{record.kind} of {record.function} ({record.where}), entry {record.number}"
+        calls = "".join(f"\n    calls {op} x{n}" for op, n in sorted(record.externs.items()))
+        print(title + calls, file=out)
+        texts = record.kernel_texts or ("",) * len(record.kernels)
+        for name, text in zip(record.kernels, texts):
+            shown = name if not text else f"{name}, as above" if text in printed else text.rstrip()
+            printed.add(text)
+            print(indent(shown, "    "), file=out)
+    if not any(record.kernels for record in compiles):
+        print(f"no kernels: {plural(len(compiles), 'compile')}", file=out)
 
 
 def print_quality(found: Sequence[Quality], out: TextIO) -> None:

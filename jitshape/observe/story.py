@@ -37,6 +37,7 @@ class Entry:
     dynamic: tuple[str, ...] = ()
     facts: tuple[SizeFact, ...] = ()
     kernels: tuple[str, ...] = ()
+    kernel_texts: tuple[str, ...] = ()
     externs: dict[str, int] | None = None
     guards: dict[str, list[str]] | None = None  # by the line that made them
 
@@ -134,6 +135,7 @@ def _entry(record: CompileRecord, now: EntryRecord | None) -> Entry:
         dynamic=record.dynamic,
         facts=record.facts,
         kernels=record.kernels,
+        kernel_texts=record.kernel_texts,
         externs=record.externs,
         guards=by_origin(guards),
     )

@@ -178,7 +178,10 @@ def test_the_batch_varies_with_the_length():
         policy = Policy(history)
         source = Local(0, "x")
         assert [policy.size(source, tensor, d).dynamic for d in range(4)] == expected
-    assert policy.decisions["x.size(0)"].reason == "became dynamic with x.size(2): 8 then 9"
+    assert (
+        policy.decisions["x.size(0)"].reason
+        == "is dynamic with x.size(2), which became dynamic: 8 then 9"
+    )
 
 
 @pytest.mark.parametrize(

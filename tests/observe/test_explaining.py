@@ -33,16 +33,20 @@ def stepwise(x, y, n):
     return x.reshape(n, 2)
 
 
+FIRST_LINE = stepwise.__code__.co_firstlineno
+
+
 def test_dynamic_tells_symbols_facts_and_specialisations(shown):
     calls = [(torch.ones(k), torch.ones(k), k // 2) for k in (4, 6)]
     log = shown("dynamic", stepwise, *calls)
+    assert f"[dynamic] stepwise ({__file__}:{FIRST_LINE}), entry 2\n" in log
     for part, line in (
-        ("[dynamic] s1 = x.size(0) became dynamic: 4 then 6   # ", "if x.shape[0] > 3:"),
-        ("[dynamic] s3 = y.size(0) became dynamic: 4 then 6   # ", "x = x + y"),
+        ("[dynamic]   s1 = x.size(0) became dynamic: 4 then 6   # ", "if x.shape[0] > 3:"),
+        ("[dynamic]   s3 = y.size(0) became dynamic: 4 then 6   # ", "x = x + y"),
         ("x.size(0) > 3 (a branch on a size)   # ", "if x.shape[0] > 3:"),
         ("x.size(0) == y.size(0) (broadcasting)   # ", "x = x + y"),
-        ("[dynamic] s0 = n became dynamic: 2 then 3", ""),
-        ("[dynamic] 2*n == x.size(0)   # ", "return x.reshape(n, 2)"),
+        ("[dynamic]   s0 = n became dynamic: 2 then 3", ""),
+        ("[dynamic]   needs 2*n == x.size(0)   # ", "return x.reshape(n, 2)"),
     ):
         assert any(part in row and row.endswith(line) for row in log.splitlines()), (part, log)
 
@@ -52,7 +56,7 @@ def test_dynamic_tells_what_is_specialised(shown):
         return [x + i for i in range(x.shape[0])]
 
     log = shown("dynamic", f, (torch.ones(3),), dynamic=True)
-    assert "[dynamic] specialised: x.size(0) == 3 (used as a plain number)   # " in log
+    assert "[dynamic]   specialised: x.size(0) == 3 (used as a plain number)   # " in log
     assert log.rstrip().endswith("return [x + i for i in range(x.shape[0])]")
 
 
@@ -60,7 +64,17 @@ def test_recompiles_tells_the_guard_and_the_value(shown):
     log = shown("recompiles", stepwise, *[(torch.ones(4), torch.ones(4), n) for n in (2, 2)])
     assert log == ""
     log = shown("recompiles", lambda x, n: x * n, (torch.ones(2), 3), (torch.ones(2), 7))
-    assert "n == 3 failed: 7" in log
+    assert "is compiled again: no entry serves this call" in log
+    assert "[recompiles]   entry 1: n == 3 failed: 7" in log
+
+
+def test_recompiles_tells_what_several_entries_fail_once(shown):
+    one, other = torch.ones(2), torch.ones(2, dtype=torch.int8)
+    calls = [(one, one), (one, other), (other, one)]
+    log = shown("recompiles", lambda x, y: x + y, *calls)
+    *_, last = log.splitlines()
+    assert "  entries 2, 1: x is Tensor float32[2] on cpu failed: dtype is torch.int8 " in last
+    assert last.endswith('log = shown("recompiles", lambda x, y: x + y, *calls)')
 
 
 def test_more_of_dynamic_tells_the_strides_that_are_checked(shown):
@@ -117,4 +131,39 @@ def test_pieces_behind_breaks_are_told_apart():
     jitshape.reset()
     story = jitshape.explain(f)(torch.ones(3)).functions
     assert [s.name.rpartition(".")[2] for s in story] == ["f", "f, piece 2", "f, piece 3"]
+    first = f.__code__.co_firstlineno
+    assert [int(s.where.rpartition(":")[2]) - first for s in story] == [0, 2, 4]
     assert [len(s.breaks) for s in story] == [1, 1, 0] and all(s.compiles == 1 for s in story)
+
+
+class Inner(torch.nn.Module):
+    def forward(self, x):
+        h = x * 2
+        outside()
+        return h + 1
+
+
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x) * 3
+
+
+@jitshape.disable
+def outside():
+    pass
+
+
+def test_pieces_of_modules_have_the_name_and_the_line_that_the_user_gave():
+    jitshape.reset()
+    compiled = jitshape.compile(Outer(), name="net")
+    explained = jitshape.explain(compiled)(torch.ones(3))
+    explained = jitshape.explain(compiled)(torch.ones(4))
+    whole, piece = explained.functions
+    assert (whole.name, piece.name) == ("net", "net, piece 2")
+    assert piece.where == f"{__file__}:{Inner.forward.__code__.co_firstlineno + 2}"
+    assert piece.entries[0].inputs == ("forward.h: f32[3]",)
+    assert piece.values == {"forward.h.size(0)": ["3", "4"]}

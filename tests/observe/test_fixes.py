@@ -172,7 +172,7 @@ CASES = {
     "a branch on a size": Case(
         side,
         randoms([(2,)], [(3,)], [(9,)], [(4,)]),
-        "let `return x * 2 if x.shape[0] <= 8 else x * 3` do the same on both sides",
+        "let `return x * 2 if x.shape[0] <= 8 else x * 3` do the same whether or not",
         1,
         fixed_fn=lambda x: x * 2,
     ),

@@ -70,8 +70,9 @@ def test_report_text():
         "entry 1  compile, 0.00 s CPU, served 3 calls more, guards 2.5 us a call, 61.0 s old",
         "entry 2  recompile, 0.00 s CPU, served 1 call more, 60.0 s old",
         "      1 guard of the call itself\n",
-        "      1 guard of the libraries' lines\n",
-        "      1 guard of model.py:14 in forward\n         x is Tensor float32[2, ?] on cpu\n",
+        "      1 guard of libraries' lines\n",
+        "      1 guard of model.py:14 in forward\n",
+        "missed   1 time: x.size(1) == 32\n",
         "values   x.size(1): 32, 48",
         "to save 1 compile: jitshape.mark_dynamic(x, 1) before the first call",
         "because x.size(1) was 32, then 48",
@@ -80,6 +81,46 @@ def test_report_text():
         "saves 1 compile of f: jitshape.mark_dynamic(x, 1)",
     ):
         assert expected in text, text
+
+
+def test_guards_are_counted_by_line_and_told_on_demand():
+    out = io.StringIO()
+    report.print_report(RECORDS, out, stories(RECORDS, ENTRIES), guards=True)
+    text = "      1 guard of model.py:14 in forward\n         x is Tensor float32[2, ?] on cpu\n"
+    assert text in out.getvalue() and text not in text_of(RECORDS, ENTRIES)
+    assert "         type(m) is M\n" in out.getvalue()
+
+
+def test_one_change_that_helps_a_function_and_its_pieces_is_told_once():
+    pieces = [
+        replace(r, function=f"f, piece {n}", where=f"model.py:{n}")
+        for n in (2, 3)
+        for r in RECORDS
+        if isinstance(r, CompileRecord)
+    ]
+    text = text_of(pieces)
+    assert "saves 2 compiles of f: @jitshape.compile(dynamic=True)\n" in text, text
+
+
+def test_kernels_are_printed_as_loops_and_once():
+    shown = "# relu  model.py:14\nkernel fused_add(in f32 x):\n  vector i0 < 4:\n"
+    first = replace(RECORDS[0], kernel_texts=(shown,), externs={"aten.mm.default": 1})
+    again = replace(first, number=2, externs={})
+    out = io.StringIO()
+    report.print_kernels((first, again, RECORDS[1]), out)
+    assert out.getvalue().splitlines() == [
+        "compile of f (model.py:10), entry 1",
+        "    calls aten.mm.default x1",
+        "    # relu  model.py:14",
+        "    kernel fused_add(in f32 x):",
+        "      vector i0 < 4:",
+        "compile of f (model.py:10), entry 2",
+        "    fused_add, as above",
+        "recompile of f (model.py:10), entry 2",
+        "    calls aten.mm x2",
+    ]
+    report.print_kernels(RECORDS[1:2], out)
+    assert out.getvalue().endswith("no kernels: 1 compile\n")
 
 
 def test_report_as_json():

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jitshape.frontend.capture import is_library
+from jitshape.frontend.libraries import is_library
 
 HEAP_TYPE, IMMUTABLE_TYPE = 1 << 9, 1 << 8
 SPECIAL = (

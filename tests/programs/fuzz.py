@@ -22,9 +22,9 @@ from torch import nn
 
 from jitshape.compiler import live_dispatchers
 from jitshape.frontend._evalframe import Dispatcher
-from jitshape.frontend.capture import is_library
 from jitshape.frontend.checks import Holds, Is
 from jitshape.frontend.guards import Absent, read
+from jitshape.frontend.libraries import is_library
 from jitshape.frontend.sources import Held, InstanceDict, Key, Number, Source
 from tests.programs.changes import (
     Change,
