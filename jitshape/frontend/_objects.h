@@ -64,7 +64,8 @@ instance_dict(PyObject *object)
     if (enabled) {
         PyGC_Enable();
     }
-    if (dict == NULL) {
+    if (dict == NULL) { /* its class has none: a miss, not an error */
+        PyErr_Clear();
         return NULL;
     }
     Py_DECREF(dict);

@@ -96,6 +96,11 @@ def test_a_failed_load_is_explained():
     assert explain(program(extract=[S.Item(X, 0)]), ((),)).guard.check == C.Present()
 
 
+@pytest.mark.parametrize("value", [3, Slotted(), object()])
+def test_an_object_that_cannot_have_attributes_is_a_miss_and_no_error(value):
+    assert program(extract=[S.InstanceDict(X)]).run((value,)) is None
+
+
 def test_empty_fields():
     def with_defaults(a=1):
         return a

@@ -47,6 +47,7 @@ REAL = {
         torch._neg_view(x.as_strided((4,), (2,), 1)).fill_(3.0),
         x.as_strided((6,), (2,), 0).mul_(2),
     ),
+    "windows of negated ones": lambda x: torch._neg_view(x).unfold(1, 2, 2)[0].add_(1),
     "refilled rows": lambda x: (x[0].uniform_(), x[1].normal_(), torch.rand(2) + x[0, :2]),
 }
 COMPLEX = {
@@ -63,6 +64,16 @@ COMPLEX = {
     "imaginary part of a conjugate": lambda x: (x.conj().imag.add_(1), x),
     "real part of a conjugate": lambda x: x.conj().real[0],
     "adjoint": lambda x: (x.mH.mul_(1j), x),
+    "windows of a conjugate": lambda x: ((y := x[0].conj()).unfold(0, 2, 1), y.mul_(2 + 1j)),
+    "windows of a conjugate, written": lambda x: x.conj().unfold(1, 2, 2)[0].add_(1j),
+    "windows of the imaginary part of a conjugate": lambda x: (
+        (y := x.conj().imag).unfold(1, 2, 2).mul_(2),
+        y,
+    ),
+    "a conjugate that is repeated": lambda x: (
+        x[0].conj().expand(3, -1)[0].add_(2j),
+        x[0].conj().unfold(0, 2, 1)[1:2].mul_(2j),
+    ),
     "conjugate of a new tensor": lambda x: ((y := x * 2), y.conj()),
 }
 SIZES = (4, 5, 7)

@@ -157,7 +157,7 @@ class _Functionalizer:
         self.g, self.plan = g, plan
         self.memories: dict[Storage, _Memory] = {}
         self.windows: dict[Value, _Window] = {}
-        self.recasts: dict[tuple, Value] = {}  # by storage and dtype, all of a flat memory
+        self.recasts: dict[tuple, Value] = {}  # by storage, dtype and flips: all of a flat memory
         self.writes: Counter[Value] = Counter()  # by the value whose version counter moves
         self.moves = Counter(_counted(value) for value in g.graph.moved)
 
@@ -203,21 +203,28 @@ class _Functionalizer:
         step = geometry_step(tensor_type(value), memory.root.offset)
         self.windows[value] = _Window(memory, None, step)
 
-    def add_recast_window(self, node: Node, value: Value, memory: _Memory) -> None:
-        """`value`, a plain piece of a flat memory in a dtype that is no wider than the memory's."""
+    def is_recast(self, value: Value, memory: _Memory) -> bool:
+        """Whether `value` is a piece of a flat memory read in a dtype no wider than the memory's,
+        conjugated or negated: all of it alike."""
+        is_flat = value.storage in self.plan.flat and traits_of(value) is not None
+        return is_flat and tensor_type(value).dtype.itemsize <= memory.root.dtype.itemsize
+
+    def add_recast_window(self, value: Value, memory: _Memory) -> None:
+        """`value` is a piece of all that the flat memory has, in its dtype and flipped as it is."""
         own, root = tensor_type(value), memory.root
-        ratio = root.dtype.itemsize // own.dtype.itemsize
-        traits = traits_of(value)
-        if not ratio or traits is None or not {"detach", "data"}.issuperset(traits):
-            raise NotImplementedError(f"a write through {node.op}")
+        ratio, traits = root.dtype.itemsize // own.dtype.itemsize, traits_of(value) or ()
         (count,), start = root.shape, root.offset * ratio
-        key = value.storage, own.dtype
-        if key not in self.recasts:
-            whole = TensorType((count * ratio,), (1,), own.dtype, own.device, start)
-            made = self.recasts[key] = Value("recast", whole, value.storage)
-            step = Step("aten.view.dtype", (own.dtype,), {}, whole)
-            self.windows[made] = _Window(memory, None, step)
-        self.windows[value] = _Window(memory, self.recasts[key], geometry_step(own, start))
+        whole = TensorType((count * ratio,), (1,), own.dtype, own.device, start)
+        steps = [] if own.dtype == root.dtype else [Step("aten.view.dtype", (own.dtype,), {}, whole)]
+        steps += [Step(_FLIPS[trait], (), {}, whole) for trait in traits if trait in _FLIPS]
+        source, way = None, (value.storage, own.dtype)
+        for step in steps:
+            way = *way, step.op
+            if way not in self.recasts:
+                made = self.recasts[way] = Value("recast", whole, value.storage)
+                self.windows[made] = _Window(memory, source, step)
+            source = self.recasts[way]
+        self.windows[value] = _Window(memory, source, geometry_step(own, start))
 
     # ---- reading and writing
 
@@ -295,8 +302,10 @@ class _Functionalizer:
             memory = self.memories[out.storage]
             if self.is_geometry(node, out, memory):
                 self.add_flat_window(out, memory)
-            elif steps is None:
-                self.add_recast_window(node, out, memory)
+            elif steps is None or (out in self.plan.spread and self.is_recast(out, memory)):
+                if not self.is_recast(out, memory):
+                    raise NotImplementedError(f"a write through {node.op}")
+                self.add_recast_window(out, memory)
             else:
                 source = OPS[node.op].alias(node.args)
                 self.windows[out] = _Window(memory, source, steps[index])
@@ -477,6 +486,7 @@ class _Functionalizer:
 
 
 _DATA = "aten.alias.default"  # as composites.data records it
+_FLIPS = {"conj": "aten._conj.default", "neg": "aten._neg_view.default"}  # by trait
 
 
 def _counted(value: Value) -> Value:
