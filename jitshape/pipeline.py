@@ -310,14 +310,21 @@ def callable_of(
 
 
 def unseen(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` with its calls of torch out of sight of the function modes that are on, such as the
-    one that gives new tensors the default device."""
+    """`run` with its calls of torch out of sight of what the trace has seen to: the function modes
+    that are on, such as the one that gives new tensors the default device, and autocast."""
+    if torch._C._len_torch_function_stack():
+        run = within(torch._C.DisableTorchFunction, run)
+    return within(torch._C._DisableAutocast, run) if torch._C._is_any_autocast_enabled() else run
 
-    def hidden(*inputs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
+
+def within(region: Callable[[], Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` in a region of its own at each call."""
+
+    def inside(*inputs: Any) -> Any:
+        with region():
             return run(*inputs)
 
-    return hidden if torch._C._len_torch_function_stack() else run
+    return inside
 
 
 def word_guards(inputs: Sequence[Any]) -> list[Guard]:

@@ -36,6 +36,7 @@ from jitshape.ir.passes.fast_random import fast_random
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
 from jitshape.ir.passes.tangents import saved_for, with_defined_tangents
+from jitshape.ir.passes.under_autocast import Lowered, under_autocast
 from jitshape.ir.printer import print_graph
 from jitshape.ir.records.graphs import read_graph, write_graph
 from jitshape.observe import counters, logs
@@ -157,20 +158,21 @@ class _Backward:
         """The saved tensors that the gradients of one tangent need."""
         return saved_for(self.whole(), place, count)
 
-    def program(self, defined: tuple[bool, ...]) -> Callable[..., Any]:
+    def program(self, defined: tuple[bool, ...], lowered: Lowered) -> Callable[..., Any]:
         """`run([*saved, *defined tangents, *sizes])` gives the gradients."""
         with collection_deferred():
             with stage("load"):
-                found = self.shelf.load_backward(defined)
+                found = self.shelf.load_backward(defined, lowered)
             if found is not None:
                 _tell(found)
                 return found.run
             counters.count("backward_compiles")
             graph = self.graph(defined)
+            under_autocast(graph, lowered)
             run_passes(graph, CLEAN_UP, has={p for step in OPTIMIZE for p in step.provides})
             graph.consumed = True
             program = generate(graph, self.options)
-            self.shelf.keep_backward(defined, program)
+            self.shelf.keep_backward(defined, lowered, program)
             return program.run
 
     def watch(self, defined: tuple[bool, ...], inputs: Sequence[Any]) -> None:

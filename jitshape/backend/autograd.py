@@ -10,8 +10,8 @@ that views, versions and their errors are eager's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,14 @@ from jitshape.errors import DoubleBackward
 from jitshape.ir.evaluate import rebuild_alias, with_traits
 from jitshape.ir.graph import Alias, Graph, Mutation, Reshaped, Value, tensor_type
 from jitshape.ir.passes.partition import Split
+from jitshape.ir.passes.under_autocast import Lowered, lowered_now
 from jitshape.ir.strides import is_contiguous
 from jitshape.ir.types import TensorType, numel
 from jitshape.ir.versions import add_versions, reshape
 from jitshape.observe.counters import count_in
 
 Program = Callable[..., Sequence[Any]]
+CompileBackward = Callable[[tuple[bool, ...], Lowered], Program]
 
 
 @dataclass(frozen=True)
@@ -163,25 +165,26 @@ class _Runtime:
     """One compiled graph: its programs and contract."""
 
     forward: Program
-    compile_backward: Callable[[tuple[bool, ...]], Program]
+    compile_backward: CompileBackward
     contract: Contract
     name: str
     watch: Callable[[tuple[bool, ...], Sequence[Any]], None] | None
     needs: Callable[[int, int], frozenset[int]]
 
     def __post_init__(self) -> None:
-        self.backwards: dict[tuple[bool, ...], Program] = {}
+        self.backwards: dict[tuple[tuple[bool, ...], Lowered], Program] = {}
         self.needed: dict[int, frozenset[int]] = {}
         self.lock = forks.lock()
 
-    def backward(self, defined: tuple[bool, ...]) -> Program:
-        """The backward program for these tangents, compiled at their first use."""
-        program = self.backwards.get(defined)
+    def backward(self, defined: tuple[bool, ...], lowered: Lowered) -> Program:
+        """The backward program for these tangents and autocast regions, compiled at first use."""
+        key = defined, lowered
+        program = self.backwards.get(key)
         if program is None:
             with self.lock:
-                program = self.backwards.get(defined)
+                program = self.backwards.get(key)
                 if program is None:
-                    program = self.backwards[defined] = self.compile_backward(defined)
+                    program = self.backwards[key] = self.compile_backward(*key)
         return program
 
     def saved_for(self, tangents: Sequence[int]) -> set[int]:
@@ -269,7 +272,8 @@ class CompiledGraph(torch.autograd.Function):
         nothing = (None, None)
         if not any(defined):
             return nothing + (None,) * len(contract.differentiable)
-        with torch._C.DisableTorchFunction():  # no mode of the thread's may see how it is done
+        lowered = lowered_now()
+        with _out_of_sight(lowered):
             laid = [_laid_out(t, s) for t, s in zip(tangents, ctx.strides) if t is not None]
             given = [*_unpack(ctx, contract, defined), *laid, *ctx.sizes]
             if not torch._C._autograd._get_current_graph_task_keep_graph():
@@ -277,10 +281,21 @@ class CompiledGraph(torch.autograd.Function):
             if runtime.watch is not None and _looks_for_nan():
                 runtime.watch(defined, given)
             del gradients, tangents, laid  # the program lets go of tensors as it uses them
-            results = runtime.backward(defined)(given)
+            results = runtime.backward(defined, lowered)(given)
         wanted = ctx.needs_input_grad[2:]
         places = zip(contract.differentiable, wanted)
         return nothing + tuple(results[i] if needed else None for i, needed in places)
+
+
+@contextmanager
+def _under_autocast() -> Iterator[None]:
+    with torch._C.DisableTorchFunction(), torch._C._DisableAutocast():
+        yield
+
+
+def _out_of_sight(lowered: Lowered) -> AbstractContextManager[Any]:
+    """No mode of the thread's may see how backward is done."""
+    return _under_autocast() if lowered else torch._C.DisableTorchFunction()
 
 
 def _unpack(ctx: Any, contract: Contract, defined: tuple[bool, ...]) -> Sequence[torch.Tensor]:
@@ -322,7 +337,7 @@ def _laid_out(tangent: torch.Tensor, strides: tuple[int, ...] | None) -> torch.T
 
 def make_autograd_callable(
     forward: Program,
-    compile_backward: Callable[[tuple[bool, ...]], Program],
+    compile_backward: CompileBackward,
     contract: Contract,
     name: str = "a function",
     watch: Callable[[tuple[bool, ...], Sequence[Any]], None] | None = None,
@@ -330,9 +345,10 @@ def make_autograd_callable(
 ) -> Callable[..., list[Any]]:
     """A callable `(*inputs, *symbols) -> list of the user's outputs`.
 
-    `forward(*inputs, *symbols)` gives the forward graph's outputs; `compile_backward(defined)`
-    gives, for the tangents that are defined, `backward([*saved, *defined tangents, *sizes])`, which
-    empties the list and returns a gradient or None for each input.  `watch(defined, that list)` is
+    `forward(*inputs, *symbols)` gives the forward graph's outputs; `compile_backward(defined,
+    lowered)` gives, for the tangents that are defined and the autocast regions round `backward()`,
+    `backward([*saved, *defined tangents, *sizes])`, which empties the list and returns a gradient
+    or None for each input.  `watch(defined, that list)` is
     called before it where anomaly detection looks for nan.  `needs(place, count)` tells the saved
     tensors that the backward of the tangent at `place`, of `count`, reads."""
     runtime = _Runtime(forward, compile_backward, contract, name, watch, needs)

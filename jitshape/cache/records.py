@@ -20,6 +20,7 @@ from jitshape.backend.autograd import Contract
 from jitshape.backend.compile import Program
 from jitshape.backend.records import ProgramRecord, Texts, read_program, write_program
 from jitshape.cache.store import Store, open_store
+from jitshape.ir.passes.under_autocast import Lowered
 from jitshape.ir.records.plain import Reader, Record, Unreadable, Unrecordable, tree
 from jitshape.observe import counters, logs
 
@@ -96,17 +97,17 @@ class Shelf:
 
     # ---- backward
 
-    def load_backward(self, defined: tuple[bool, ...]) -> Program | None:
-        key = self._backward(defined)
+    def load_backward(self, defined: tuple[bool, ...], lowered: Lowered) -> Program | None:
+        key = self._backward(defined, lowered)
         record = self._get("backward", key, ProgramRecord)
         return None if record is None else self._program("backward", record, key)
 
-    def keep_backward(self, defined: tuple[bool, ...], program: Program) -> None:
-        key = self._backward(defined)
+    def keep_backward(self, defined: tuple[bool, ...], lowered: Lowered, program: Program) -> None:
+        key = self._backward(defined, lowered)
         self._put("backward", key, lambda: self._recorded(program, key))
 
-    def _backward(self, defined: tuple[bool, ...]) -> str:
-        return digest((self.key, defined))
+    def _backward(self, defined: tuple[bool, ...], lowered: Lowered) -> str:
+        return digest((self.key, defined, *lowered))
 
     # ---- programs
 

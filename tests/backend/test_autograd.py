@@ -45,7 +45,7 @@ class Backward:
     def __init__(self):
         self.compiled = []
 
-    def __call__(self, defined):
+    def __call__(self, defined, lowered):
         self.compiled.append(defined)
 
         def run(x, w, *rest):
@@ -63,6 +63,10 @@ class Backward:
 def in_list(run):
     """A backward program: it gets its arguments in a list."""
     return lambda given: run(*given)
+
+
+def gradients_of_product(defined, lowered):
+    return in_list(lambda x, w, t: [t * w, t * x])
 
 
 @pytest.fixture
@@ -158,8 +162,8 @@ def test_tangents_in_another_layout_are_copied(compiled):
     strides = []
     inner = compiled.backward
 
-    def watching(defined):
-        run = inner(defined)
+    def watching(defined, lowered):
+        run = inner(defined, lowered)
 
         def call(given):
             strides.append(given[2].stride())
@@ -188,7 +192,7 @@ def test_mutation_alias_and_passed_input_happen_outside():
         geometry = [12, 1, 0, 4, 1, 0]
         return [None, x, product * 3, None, product, x.clone(), w, *geometry]
 
-    def compile_backward(defined):
+    def compile_backward(defined, lowered):
         assert defined == (True, True)
 
         def run(x, w, dy, dproduct):
@@ -227,7 +231,7 @@ def test_outputs_without_gradient():
         return [x * w, (x > 0).sum(), x, w]
 
     plan = contract(tangents=(0,), like_output=(True,), sizes=0)
-    run = make_autograd_callable(counting, lambda d: in_list(lambda x, w, t: [t * w, t * x]), plan)
+    run = make_autograd_callable(counting, gradients_of_product, plan)
     x, w = tensors()
     y, count = run(x, w, 2)
     assert y.requires_grad and not count.requires_grad
@@ -240,7 +244,9 @@ def test_same_value_twice_is_the_same_tensor():
         returned=2, tensors=(0,), same=((1, 0),), tangents=(0,), like_output=(True,), sizes=0
     )
     run = make_autograd_callable(
-        lambda x, w: [p := x * w, p, x, w], lambda d: in_list(lambda x, w, t: [t * w, t * x]), plan
+        lambda x, w: [p := x * w, p, x, w],
+        gradients_of_product,
+        plan,
     )
     x, w = tensors()
     first, second = run(x, w)

@@ -7,6 +7,8 @@ The cache of casts is off while tracing: it would carry symbolic tensors from tr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -57,3 +59,15 @@ def set_autocast(change: AutocastState) -> None:
         torch.set_autocast_dtype(device, dtype)
     torch.set_autocast_cache_enabled(change.cache)
     change_nesting(change.nesting)
+
+
+@contextmanager
+def outside_autocast() -> Iterator[None]:
+    """As no region was entered."""
+    state = AutocastState.now()
+    for device in DEVICES:
+        torch.set_autocast_enabled(device, False)
+    try:
+        yield
+    finally:
+        state.restore()

@@ -6,7 +6,8 @@ function to autograd.  Out: what it returns, run by the machine, so that all it 
 Backward that the program calls itself runs in its place.  The backward behind the program's end
 runs later than the trace, for a call that eager would make at any time, or never: code that would
 be noticed there (it writes to what outlives it, draws random numbers, raises) must not be called,
-and the trace is made again up to that step.
+and the trace is made again up to that step.  It is recorded outside of autocast, since calls of it
+inside are seen to (passes/under_autocast.py).
 Invariant: what is recorded behind the program's end depends on nothing that can happen later.
 """
 
@@ -21,6 +22,7 @@ from jitshape import forks
 from jitshape.errors import DataDependent
 from jitshape.frontend import _evalframe
 from jitshape.frontend.machine import DEPTH_LIMIT, PYTHON_FRAMES_PER_CALL
+from jitshape.frontend.torchside.autocast import outside_autocast
 from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import (
     CLOCK,
@@ -130,7 +132,7 @@ def program_ended(captured: Capture, tangents: int) -> Iterator[None]:
     try:
         with forks.changed(lambda: sys.setrecursionlimit(limit)):
             sys.setrecursionlimit(limit + DEPTH_LIMIT * PYTHON_FRAMES_PER_CALL)
-            with watched(program_ended):
+            with watched(program_ended), outside_autocast():
                 yield
         _check_changes(captured, m.changed_late)
     finally:

@@ -215,7 +215,9 @@ class _Functionalizer:
         ratio, traits = root.dtype.itemsize // own.dtype.itemsize, traits_of(value) or ()
         (count,), start = root.shape, root.offset * ratio
         whole = TensorType((count * ratio,), (1,), own.dtype, own.device, start)
-        steps = [] if own.dtype == root.dtype else [Step("aten.view.dtype", (own.dtype,), {}, whole)]
+        steps = (
+            [] if own.dtype == root.dtype else [Step("aten.view.dtype", (own.dtype,), {}, whole)]
+        )
         steps += [Step(_FLIPS[trait], (), {}, whole) for trait in traits if trait in _FLIPS]
         source, way = None, (value.storage, own.dtype)
         for step in steps:

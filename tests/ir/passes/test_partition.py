@@ -29,7 +29,7 @@ def split_of(f, inputs):
 def compiled(f, inputs):
     graph, split = split_of(f, inputs)
 
-    def compile_backward(defined):
+    def compile_backward(defined, lowered):
         backward = with_defined_tangents(split.backward, defined)
         has = {p for step in OPTIMIZE for p in step.provides}
         run_passes(backward, CLEAN_UP, has=has, debug=True)
