@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import time
 import types
 import weakref
@@ -29,6 +30,7 @@ from jitshape.frontend.hook import call_unrouted
 from jitshape.frontend.libraries import is_library
 from jitshape.frontend.own_builtins import builtins_changed
 from jitshape.frontend.sources import Local
+from jitshape.frontend.suspension import is_driven, starter
 from jitshape.observe import counters, logs
 from jitshape.observe.explaining import (
     compile_record,
@@ -48,7 +50,7 @@ from jitshape.observe.records import (
     record,
 )
 from jitshape.options import Options, environment, switched
-from jitshape.outcomes import Made, argument_names, bound_slots
+from jitshape.outcomes import Made, argument_names, argument_slots, bound_slots
 from jitshape.stages import Native, bypassed, collection_deferred, stage
 
 LOCK_SECONDS = 60.0  # a second thread waits this long for a compile, then runs natively
@@ -174,6 +176,8 @@ class Compiler:
 
     def compile(self, slots: tuple[Any, ...]) -> Any:
         """A new entry for this call; returns the call of it, or of the function itself."""
+        if is_driven(self.function.__code__):
+            return self._started(slots)
         failures, missed = self._missed(slots)
         start = time.thread_time()
         served = self._served(slots)
@@ -214,6 +218,13 @@ class Compiler:
         extracted = program.run(slots)
         assert extracted is not None
         return TailCall(parts.noting(entry, made.varying), *extracted)
+
+    def _started(self, slots: tuple[Any, ...]) -> TailCall:
+        """The call of a function that suspends: what it gives runs compiled pieces."""
+        program = assemble((), argument_slots(self.function))
+        start = starter(self.function, self.continuations)
+        self.entries.add_native(program, start)
+        return TailCall(start, *slots)
 
     def _missed(self, slots: tuple[Any, ...]) -> tuple[dict[int, Failure], Sequence[GuardFailure]]:
         """What each entry, and the nearest one, failed at; told, and refused where the user said
@@ -378,12 +389,25 @@ def _stand_back() -> None:
     )
 
 
+def mark_coroutine_function(made: Any) -> None:
+    """Have `iscoroutinefunction` tell that calls give coroutines: that of inspect, before 3.12
+    that of asyncio."""
+    if hasattr(inspect, "markcoroutinefunction"):
+        inspect.markcoroutinefunction(made)
+    else:
+        import asyncio.coroutines
+
+        made._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+
 def callable_of(function: types.FunctionType, options: Options, told_as: Any = None) -> Any:
     """What is called in place of `function`."""
     compiler = Compiler(function, options, told_as=told_as)
     dispatcher = compiler.hand_out()
     if not hasattr(function, "precompile"):  # the user's own attribute stays
         dispatcher.precompile = functools.partial(_precompile, weakref.ref(compiler))
+    if inspect.iscoroutinefunction(function):
+        mark_coroutine_function(dispatcher)
     return dispatcher if _force is None else _force.round(dispatcher)
 
 

@@ -48,7 +48,7 @@ class Entries:
         self._add(function, Known(guards, program, False, self.compiles))
 
     def add_native(self, guards: GuardProgram, function: Callable[..., Any]) -> None:
-        """An entry that spares a trace which is known to lead to nothing."""
+        """An entry that needs no trace, or spares one that is known to lead to nothing."""
         self._add(function, Known(guards, None, True, 0))
 
     def _add(self, function: Callable[..., Any], known: Known) -> None:

@@ -16,15 +16,14 @@ import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import CellType, CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from jitshape.frontend import _evalframe
 from jitshape.frontend.emit import is_emitted
 from jitshape.frontend.hook import call_unrouted
-from jitshape.frontend.instructions import decode, slot_names
 from jitshape.frontend.own_builtins import builtins_changed
-from jitshape.frontend.positions import KEPT_FREE, Position
+from jitshape.frontend.positions import KEPT_FREE, Position, body_arguments, whole_body
 from jitshape.frontend.resume import resume_code
 from jitshape.observe import counters
 
@@ -120,9 +119,9 @@ class Force:
             inner = FunctionType(
                 resume_code(body), function.__globals__, code.co_name, None, kept or None
             )
-            shared = self.shared[key] = Shared(self.make(inner), body, inner, code)
+            shared = self.shared[key] = Shared(self.make(inner), body, inner)
         dispatcher = shared.compiler.dispatcher
-        arguments = shared.arguments(function, slots)
+        arguments = body_arguments(shared.body, function, slots)
         found = dispatcher.find_entry(arguments)
         return shared.compiler.miss(dispatcher, arguments) if found is None else found
 
@@ -139,28 +138,3 @@ class Shared:
     compiler: Any
     body: Position
     inner: FunctionType
-    code: CodeType
-
-    def arguments(self, function: FunctionType, slots: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The slots of a call of `function` as `inner` takes them: variables of cells as cells."""
-        code = self.code
-        values: dict[str, Any] = dict(zip(code.co_varnames, slots))
-        for name in code.co_cellvars:
-            values[name] = CellType(values[name]) if name in values else CellType()
-        values.update(zip(code.co_freevars, function.__closure__ or ()))
-        return tuple(values[name] for name in self.body.locals)
-
-
-def whole_body(code: CodeType) -> Position:
-    """The start of a function, once its cells are made."""
-    index = next(i.index for i in decode(code).instructions if i.opname == "RESUME")
-    cells = {*code.co_cellvars, *code.co_freevars}
-    given = code.co_varnames[: count_arguments(code)]
-    bound = tuple(name for name in slot_names(code) if name in cells or name in given)
-    return Position(code, index, (), bound)
-
-
-def count_arguments(code: CodeType) -> int:
-    """How many of the local variables are arguments."""
-    more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return code.co_argcount + code.co_kwonlyargcount + more

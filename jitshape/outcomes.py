@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jitshape.errors import InternalError
 from jitshape.frontend.guards import assemble
 from jitshape.frontend.sources import Local
-from jitshape.frontend.values.base import Break, Restart
+from jitshape.frontend.values.base import SUSPENDS, Break, Restart
 from jitshape.observe import counters, logs
 from jitshape.observe.breaking import break_error, break_record, break_text
 from jitshape.observe.records import BreakRecord, record
@@ -87,7 +87,7 @@ def check_outcome(captured: Any, options: Options) -> None:
     if outcome.kind == "raise":
         counters.count_frame("raises")
         raise Native("the function raises", fallback=False)
-    if outcome.kind == "return":
+    if outcome.kind == "return" or suspends(outcome):
         return
     if options.fullgraph:
         raise break_error(told_break(captured, options))
@@ -96,6 +96,11 @@ def check_outcome(captured: Any, options: Options) -> None:
         told = told_break(captured, options)
         logs.log("graph_breaks", break_text(told))
         raise Native(f"{told.kind}: {told.reason}", fallback=True)
+
+
+def suspends(outcome: Any) -> bool:
+    """Whether the trace ended because the function waits, which is no graph break."""
+    return outcome.kind == "break" and outcome.cause.kind == SUSPENDS
 
 
 def told_break(captured: Any, options: Options) -> BreakRecord:
@@ -136,7 +141,7 @@ def until_it_leaves(
 def tell_outcome(captured: Any, options: Options) -> None:
     """Count the frames that are compiled; count, log and record the break it ends at."""
     counters.count_frame(handled=captured.machine.frames_run)
-    if captured.outcome.kind != "return":
+    if captured.outcome.kind != "return" and not suspends(captured.outcome):
         told = told_break(captured, options)
         counters.count("graph_breaks")
         counters.count_in("break_reasons", f"{told.kind}: {told.reason}")

@@ -155,7 +155,7 @@ def test_the_compiler_at_work_behind_a_break_is_not_the_program(force):
 
     compiled = jitshape.compile(program)
     assert compiled("1") == "2"
-    assert {each.code.co_name for each in force.shared.values()} == {"larger"}
+    assert {each.body.code.co_name for each in force.shared.values()} == {"larger"}
 
 
 def test_telling_of_a_call_left_native_is_not_the_program(force):
@@ -174,7 +174,7 @@ def test_telling_of_a_call_left_native_is_not_the_program(force):
     for _ in range(3):
         with pytest.raises(KeyError):
             compiled("123")
-    assert {each.code.co_filename for each in force.shared.values()} == {__file__}
+    assert {each.body.code.co_filename for each in force.shared.values()} == {__file__}
 
 
 def test_frames_are_handled_where_the_program_has_no_room(force):

@@ -40,6 +40,7 @@ from jitshape.frontend.positions import (
     unsupported,
 )
 from jitshape.frontend.resume import raising_code, resume_code, suspended_code
+from jitshape.frontend.suspension import build_suspension, is_suspension
 from jitshape.frontend.values.base import Break, Cell, Value
 from jitshape.frontend.values.constants import FRESH
 
@@ -153,6 +154,9 @@ def home_of(frame: FrameSnapshot) -> Home:
 
 def build_break(frames: Sequence[FrameSnapshot], e: Emitter, continuations: Continuations) -> None:
     """Emit the end of an entry: rebuild `frames` and return what the outermost returns."""
+    if is_suspension(tuple(frames)):
+        build_suspension(frames[0], e, continuations)
+        return
     for frame in frames:
         reason = unsupported(frame.code)
         if reason is not None:

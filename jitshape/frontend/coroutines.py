@@ -9,6 +9,7 @@ so that the warning comes; so is what hooks for asynchronous generators are to s
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections.abc import Iterable
 from types import AsyncGeneratorType, CoroutineType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -30,11 +31,23 @@ if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
     from jitshape.frontend.machine import Machine
 
+_EVENT_LOOP = f"{sysconfig.get_path('stdlib')}/asyncio/"
 _ITERABLE = 0x100  # CO_ITERABLE_COROUTINE: a generator that can be awaited
 _WARNS = sys.version_info >= (3, 13)
 _ENDS = (StopAsyncIteration, GeneratorExit)
 
-AMBIENT["asyncgen_hooks"] = lambda: any(sys.get_asyncgen_hooks())
+
+def hooks_of_generators() -> str:
+    """Who is to see asynchronous generators begin: "", "asyncio", which only remembers those that
+    have not ended, or "others"."""
+    first, last = sys.get_asyncgen_hooks()
+    if first is None and last is None:
+        return ""
+    module = getattr(getattr(first, "__func__", None), "__module__", "")
+    return "asyncio" if module == "asyncio.base_events" else "others"
+
+
+AMBIENT["asyncgen_hooks"] = hooks_of_generators
 
 
 class CoroutineValue(GeneratorValue):
@@ -58,6 +71,11 @@ class CoroutineValue(GeneratorValue):
     def must_be_closed(self) -> bool:
         """One that was never awaited is warned about."""
         return super().must_be_closed() or (self.frame is not None and not self.started)
+
+
+def is_of_event_loop(value: Value) -> bool:
+    """Whether it is a coroutine of asyncio's own, which is there to wait."""
+    return isinstance(value, GeneratorValue) and value.code.co_filename.startswith(_EVENT_LOOP)
 
 
 class AwaitIterator(Delegate):
@@ -137,6 +155,12 @@ class AsyncGeneratorValue(GeneratorValue):
     prefix = "ag_"
     delegate_name = "ag_await"
     busy = closed = begun = False
+    hooks = ""
+
+    def must_be_closed(self) -> bool:
+        """One that has not ended is the event loop's to close."""
+        open_ = self.begun and self.frame is not None
+        return super().must_be_closed() or (open_ and bool(self.hooks))
 
     def methods(self) -> dict[str, Method]:
         return ASYNC_METHODS
@@ -157,8 +181,9 @@ class AsyncGeneratorValue(GeneratorValue):
     def step(self, m: Machine, action: str, *args: Value) -> Value:
         """The method of that name: what does it when awaited."""
         if not self.begun:
-            m.guard(None, Ambient("asyncgen_hooks", False))
-            if AMBIENT["asyncgen_hooks"]():
+            self.hooks = hooks_of_generators()
+            m.guard(None, Ambient("asyncgen_hooks", self.hooks))
+            if self.hooks == "others":
                 m.stop("async", "hooks are to see the asynchronous generators")
             self.begun = True
         made = AsyncGeneratorStep(self, action, args)
@@ -303,11 +328,15 @@ async def _no_items() -> Any:
     yield None
 
 
-_steps = _no_items()
+def _step_type(step: Any) -> type:
+    step.close()
+    return type(step)
+
+
 STEP_TYPES: dict[str, type] = {
-    "asend": type(_steps.__anext__()),
-    "athrow": type(_steps.athrow(ValueError)),
-    "aclose": type(_steps.athrow(ValueError)),
+    "asend": _step_type(_no_items().asend(None)),
+    "athrow": _step_type(_no_items().athrow(ValueError)),
+    "aclose": _step_type(_no_items().aclose()),
 }
 KINDS_OF_GENERATORS: dict[str, type[GeneratorValue]] = {
     kind.kind: kind for kind in (GeneratorValue, CoroutineValue, AsyncGeneratorValue)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.breaks import Continuations, build_break
 from jitshape.frontend.emit import Emitter
+from jitshape.frontend.positions import is_piece
+from jitshape.frontend.suspension import push_done
 
 if TYPE_CHECKING:
     from jitshape.frontend.capture import Capture
@@ -36,7 +38,10 @@ def leave(capture: Capture, continuations: Continuations) -> Exit:
         build_break(outcome.frames, e, continuations)
     else:
         assert outcome.kind == "return" and outcome.value is not None, outcome
-        e.value(outcome.value)
+        if is_piece(capture.function.__code__):
+            push_done(e, outcome.value)
+        else:
+            e.value(outcome.value)
         e.op("RETURN_VALUE")
     return Exit(e, tuple(e.outputs))
 

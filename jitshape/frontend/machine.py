@@ -12,7 +12,6 @@ again with `break_at[step]`, which stops before the outermost instruction concer
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from jitshape.frontend.frame import NULL, Callee, Frame, FrameSnapshot, Lasti
 from jitshape.frontend.handling import Handlers, Handling
 from jitshape.frontend.namespaces import Namespaces, Scope
 from jitshape.frontend.opcodes.registry import bind
+from jitshape.frontend.positions import SUSPENDS, is_piece
 from jitshape.frontend.protocols import Protocols
 from jitshape.frontend.sources import Held, Source, root
 from jitshape.frontend.values.base import (
@@ -46,7 +46,6 @@ GUARD_LIMIT = 40_000  # of a trace: what goes on behind a break has guards of it
 UNROLL_LIMIT = 4096
 DEPTH_LIMIT = 150  # of inlined calls; deeper recursion runs natively
 PYTHON_FRAMES_PER_CALL = 12  # of the machine itself, an upper bound, to set the recursion limit
-_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
             for cell, name in zip(function.__closure__ or (), code.co_freevars)
         )
         callee = Callee(code, function.__globals__, function.__qualname__, closure=closure)
-        if code.co_flags & (_ASYNC | inspect.CO_GENERATOR):
+        if code.co_flags & SUSPENDS and not is_piece(code):
             cause = Break("generator", "the outermost frame is a generator or coroutine")
             return Outcome("break", cause=cause, location=self._location_of(code))
         self.called_in_handler = sys.exception() is not None

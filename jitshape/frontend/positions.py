@@ -10,19 +10,21 @@ as the cell), then the stack, then the exceptions being handled, outermost first
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from bytecode import Instr
 
-from jitshape.frontend.instructions import Handler, decode
+from jitshape.frontend.instructions import Handler, decode, slot_names
 
 VERSION = sys.version_info[:2]
-SUSPENDING = 0x20 | 0x80 | 0x200  # generator, coroutine, asynchronous generator
+ASYNC_GENERATOR = 0x200
+SUSPENDS = 0x20 | 0x80 | 0x100 | ASYNC_GENERATOR  # generator, coroutine, iterable coroutine
 KEPT_FREE = "__class__"  # zero-argument super() looks for a free variable of this name
 
 # Kinds of stack entries.  An int stands for the `lasti` of that instruction.
@@ -122,7 +124,40 @@ def origin_of(code: CodeType) -> Origin | None:
 
 def unsupported(code: CodeType) -> str | None:
     """Why no function of this code can be resumed."""
-    return "generators cannot be resumed" if code.co_flags & SUSPENDING else None
+    if code.co_flags & ASYNC_GENERATOR:
+        return "asynchronous generators cannot be resumed"
+    return None
+
+
+def is_piece(code: CodeType) -> bool:
+    """Whether this is a piece of a function that suspends (frontend/suspension.py)."""
+    return bool(code.co_flags & SUSPENDS) and origin_of(code) is not None
+
+
+def whole_body(code: CodeType) -> Position:
+    """The start of a function, once its cells are made."""
+    index = next(i.index for i in decode(code).instructions if i.opname == "RESUME")
+    cells = {*code.co_cellvars, *code.co_freevars}
+    given = code.co_varnames[: count_arguments(code)]
+    bound = tuple(name for name in slot_names(code) if name in cells or name in given)
+    return Position(code, index, (), bound)
+
+
+def count_arguments(code: CodeType) -> int:
+    """How many of the local variables are arguments."""
+    more = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount + code.co_kwonlyargcount + more
+
+
+def body_arguments(body: Position, function: FunctionType, slots: Sequence[Any]) -> tuple[Any, ...]:
+    """The argument slots of a call of `function` as a function of its `whole_body` takes them:
+    variables of cells as cells."""
+    code = body.code
+    values: dict[str, Any] = dict(zip(code.co_varnames, slots))
+    for name in code.co_cellvars:
+        values[name] = CellType(values[name]) if name in values else CellType()
+    values.update(zip(code.co_freevars, function.__closure__ or ()))
+    return tuple(values[name] for name in body.locals)
 
 
 # ---- what an instruction does to the stack and the slots

@@ -25,6 +25,7 @@ from jitshape.frontend.positions import (
     NULL,
     PAIRS,
     SAVED,
+    SUSPENDS,
     TEMPORARIES,
     VALUE,
     VERSION,
@@ -88,7 +89,9 @@ def split_pair(item: Any) -> list[Any]:
 
 
 class Builder:
-    """Writes one function that starts at a position."""
+    """Writes one function that starts at a position; `suspends`: a generator function."""
+
+    suspends = False
 
     def __init__(self, position: Position, extra: tuple[str, ...] = ()) -> None:
         self.position, self.body = position, Body(position.code)
@@ -131,6 +134,9 @@ class Builder:
         """The first instructions."""
         if self.free:
             self.op("COPY_FREE_VARS", len(self.free))
+        if self.suspends:
+            self.op("RETURN_GENERATOR")
+            self.op("POP_TOP")
         self.op("RESUME", 0)
 
     def prologue(self, target: Label, *pushed: Any) -> None:
@@ -189,7 +195,9 @@ class Builder:
             code.co_qualname,
             code.co_filename,
         )
-        result.first_lineno, result.flags = code.co_firstlineno, code.co_flags & ~(4 | 8)
+        flags = code.co_flags & ~(4 | 8)
+        result.flags = flags if self.suspends else flags & ~SUSPENDS
+        result.first_lineno = code.co_firstlineno
         result.argnames, result.argcount = self.parameters, len(self.parameters)
         result.cellvars, result.freevars = list(self.cells), list(self.free)
         built = result.to_code(
@@ -231,9 +239,11 @@ class Builder:
 
 class Resume(Builder):
     """`inner`: the resume function of what is called at the position; `names`: its parameters, by
-    what they are called here."""
+    what they are called here.  Of a function that suspends these are generator functions, which
+    the machine runs as pieces (frontend/suspension.py)."""
 
     def __init__(self, position: Position, inner: FunctionType | None = None) -> None:
+        self.suspends = bool(position.code.co_flags & SUSPENDS)
         self.inner, self.names = inner, names_outside(position, inner)
         super().__init__(position, tuple(self.names))
 
@@ -324,12 +334,7 @@ def resume_code(position: Position, inner: FunctionType | None = None) -> CodeTy
 class Suspended(Builder):
     """A generator function."""
 
-    def enter(self) -> None:
-        if self.free:
-            self.op("COPY_FREE_VARS", len(self.free))
-        self.op("RETURN_GENERATOR")
-        self.op("POP_TOP")
-        self.op("RESUME", 0)
+    suspends = True
 
 
 def suspended_code(position: Position) -> CodeType:

@@ -291,10 +291,10 @@ def test_super_after_a_break():
         run([lost])
 
 
-def test_generators_break_earlier():
-    def generator():
+def test_asynchronous_generators_break_earlier():
+    async def generator():
         yield effect(1, "")
 
     frame = snapshot(generator, "effect", [], {}, index=3)
-    with pytest.raises(Break, match="generators"):
+    with pytest.raises(Break, match="asynchronous generators"):
         run([frame])

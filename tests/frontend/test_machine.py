@@ -229,7 +229,7 @@ def test_hooks_of_asynchronous_generators_are_guarded():
 
     machine, outcome = run(f)
     assert outcome.value.constant() == 1
-    assert checks.Ambient("asyncgen_hooks", False) in [guard.check for guard in machine.guards]
+    assert checks.Ambient("asyncgen_hooks", "") in [guard.check for guard in machine.guards]
 
 
 def test_guards_name_source_and_line():

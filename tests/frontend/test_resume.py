@@ -280,8 +280,8 @@ def test_the_rest_in_one_piece(function):
         assert run(chosen)[0] == want, recorder.positions[chosen]
 
 
-def test_generators_are_not_resumed():
-    def g():
+def test_asynchronous_generators_are_not_resumed():
+    async def g():
         yield 1
 
     assert unsupported(g.__code__) and unsupported(ident.__code__) is None

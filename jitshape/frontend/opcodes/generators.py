@@ -4,30 +4,42 @@ from __future__ import annotations
 
 from inspect import CO_COROUTINE, CO_ITERABLE_COROUTINE
 from types import CoroutineType
-from typing import Any
+from typing import Any, NoReturn
 
 from jitshape.frontend.coroutines import (
     AsyncItem,
     async_iterator,
     awaited,
+    is_of_event_loop,
     next_awaited,
 )
 from jitshape.frontend.frame import Frame
-from jitshape.frontend.generators import GeneratorValue, send_to
+from jitshape.frontend.generators import Delegate, GeneratorValue, send_to
 from jitshape.frontend.opcodes.registry import LEAVE, inst, raw
-from jitshape.frontend.values.base import Raised, Value
+from jitshape.frontend.positions import is_piece
+from jitshape.frontend.values.base import SUSPENDS, Break, Raised, Restart, Value
 
 AWAITS = CO_COROUTINE | CO_ITERABLE_COROUTINE
 
 
 @raw("RETURN_GENERATOR")
-def return_generator(m: Any, frame: Frame, arg: int) -> int:
+def return_generator(m: Any, frame: Frame, arg: int) -> int | None:
+    if is_piece(frame.callee.code):
+        frame.stack.append(m.const(None))
+        return None
     frame.result = m.new_generator(frame)
     return LEAVE
 
 
+def suspend(m: Any, frame: Frame, opname: str) -> NoReturn:
+    """A piece ends where its function waits."""
+    m.stop(SUSPENDS, f"{frame.callee.code.co_qualname} waits at {opname}")
+
+
 @raw("YIELD_VALUE")
 def yield_value(m: Any, frame: Frame, arg: int) -> int:
+    if frame.generator is None:
+        suspend(m, frame, "a yield")
     frame.result = frame.stack.pop()
     frame.generator.yielded = True
     return LEAVE
@@ -47,7 +59,7 @@ def get_yield_from_iter(m: Any, frame: Frame, arg: int) -> None:
 @raw("SEND", until=(3, 12))
 def send(m: Any, frame: Frame, arg: int) -> int | None:
     """[receiver, value] -> [receiver, what it yields], at its end [its result] and a jump."""
-    done, result = send_to(m, frame.stack[-2], frame.stack[-1])
+    done, result = delegated(m, frame)
     if done:
         frame.stack[-2:] = (result,)
         return arg
@@ -57,8 +69,23 @@ def send(m: Any, frame: Frame, arg: int) -> int | None:
 
 @raw("SEND", since=(3, 12))
 def send_312(m: Any, frame: Frame, arg: int) -> int | None:
-    done, frame.stack[-1] = send_to(m, frame.stack[-2], frame.stack[-1])
+    done, frame.stack[-1] = delegated(m, frame)
     return arg if done else None
+
+
+def delegated(m: Any, frame: Frame) -> tuple[bool, Value]:
+    """A step of what the frame waits for.  A piece goes on only with what ends at once: else its
+    function waits there from the start."""
+    receiver, value = frame.stack[-2:]
+    if frame.generator is not None:
+        return send_to(m, receiver, value)
+    if not isinstance(receiver, Delegate) or is_of_event_loop(receiver):
+        suspend(m, frame, "an await or yield from")
+    done, result = receiver.advance(m, value)
+    if not done:
+        cause = Break(SUSPENDS, f"{frame.callee.code.co_qualname} waits at an await or yield from")
+        raise Restart(frame.step, cause)
+    return done, result
 
 
 @inst("END_SEND", since=(3, 12))

@@ -74,6 +74,9 @@ def data_dependent(error: DataDependent) -> Break:
     return Break("data_dependent", f"{error.what}: {error.because}", error.avoid)
 
 
+SUSPENDS = "suspends"  # the kind of a Break at which nothing is lost: the function waits there
+
+
 class Restart(Exception):
     """Trace again and break before instruction number `step`: raised where it turns out late
     that a value must not have come into being (a suspended generator that has to leave)."""
