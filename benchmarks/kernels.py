@@ -109,6 +109,16 @@ KERNELS: dict[str, tuple[Kernel, Callable[[int, int], list[torch.Tensor]]]] = {
         lambda x, mean, var, w, b: F.relu(F.batch_norm(x, mean, var, w, b)),
         _images,
     ),
+    "swiglu_bf16": (lambda x, y: F.silu(x) * y, _mat(bf16, bf16)),
+    "rms_norm_bf16": (
+        lambda x, y, w, b: F.rms_norm(x, w.shape, w) + y,
+        lambda m, n: [t.bfloat16() for t in _norm(m, n)],
+    ),
+    "relu_chain_bf16": (lambda x, y: (x + y).relu() * x - y.abs(), _mat(bf16, bf16)),
+    "rotate_half_f16": (
+        lambda x, c: x * c + torch.cat([-x[:, x.shape[1] // 2 :], x[:, : x.shape[1] // 2]], 1) * c,
+        _mat(torch.float16, torch.float16),
+    ),
     "two_outputs": (lambda x, y: ((x + y).relu(), (x - y).abs().sum(1)), _mat(f32, f32)),
     "rotate_half": (
         lambda x, c: x * c + torch.cat([-x[:, x.shape[1] // 2 :], x[:, : x.shape[1] // 2]], 1) * c,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from jitshape.backend.halves import is_held
 from jitshape.backend.indexing import expression_of
 from jitshape.backend.loops import (
     SCALAR_OPS,
@@ -184,7 +185,7 @@ class Builder:
         if x.dtype == dtype:
             return x
         if isinstance(x, Apply) and x.op == "cast" and x.args[0].dtype == dtype:
-            if _holds(x.dtype, dtype):
+            if _holds(x.dtype, dtype) or (x.dtype in HALF and is_held(x.args[0], x.dtype)):
                 return x.args[0]
         if isinstance(x, Literal) and dtype not in HALF and _exact(x.value, dtype):
             return self.const(x.value, dtype)

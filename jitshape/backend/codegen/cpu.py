@@ -23,7 +23,7 @@ from llvmlite.binding import llvm_version_info
 from jitshape.backend import loops
 from jitshape.backend.codegen import cpu_memory
 from jitshape.backend.codegen.cpu_math import POWERS, one_plus_erf
-from jitshape.backend.codegen.cpu_ops import HALF, OPS, cast
+from jitshape.backend.codegen.cpu_ops import HALF, OPS, cast, round_as_bf16
 from jitshape.backend.codegen.cpu_plan import Plan, Turned, make_plan
 from jitshape.backend.codegen.cpu_reduce import Running
 from jitshape.backend.codegen.cpu_scan import write_scan
@@ -31,6 +31,7 @@ from jitshape.backend.codegen.cpu_sizes import SizeWriter, atom_id
 from jitshape.backend.codegen.cpu_split import stages_of, write_choice
 from jitshape.backend.codegen.cpu_tiles import write_tile
 from jitshape.backend.codegen.llvm_text import Value, Variable
+from jitshape.backend.halves import Nans
 from jitshape.backend.loops import Accumulator, Axis, Kernel, Loop, Scalar, Statement, Store
 from jitshape.backend.split import Stages
 from jitshape.backend.text import kernel_text
@@ -57,6 +58,7 @@ class Generator(SizeWriter):
         self.buffers: dict[loops.Buffer, str] = {}
         self.turned: dict[Turned, str] = {}  # where a tile keeps an access's vector of this step
         self.carries: dict[Accumulator, Value] = {}
+        self.nans = Nans()
         self._facts: dict[Scalar, Facts] = {}
         self.stored = {s.buffer for s in kernel.statements() if isinstance(s, Store)}
 
@@ -271,6 +273,8 @@ class Generator(SizeWriter):
         inside = one_plus_erf_of(apply)
         if inside is not None:
             return one_plus_erf(self.scalar(inside[0]), inside[1])
+        if (single := _rounded_to_bf16(apply)) is not None:
+            return round_as_bf16(self.scalar(single), self.nans.stay(single))
         args = [self.scalar(a) for a in apply.args]
         dtypes = [a.dtype for a in apply.args]
         if apply.op == "cast":
@@ -296,6 +300,15 @@ class Generator(SizeWriter):
         if apply.op != "pow" or not isinstance(exponent, loops.Literal):
             return None
         return POWERS.get(float(exponent.value))
+
+
+def _rounded_to_bf16(apply: loops.Apply) -> Scalar | None:
+    """The f32 that `apply` is, but for being rounded to bf16."""
+    inner = apply.args[0]
+    if apply.op != "cast" or not isinstance(inner, loops.Apply) or inner.op != "cast":
+        return None
+    through = inner.dtype == torch.bfloat16 and apply.dtype == torch.float32
+    return inner.args[0] if through and inner.args[0].dtype == torch.float32 else None
 
 
 def one_plus_erf_of(apply: loops.Apply) -> tuple[Scalar, float] | None:

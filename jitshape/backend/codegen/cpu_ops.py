@@ -72,10 +72,22 @@ def _widen_bf16(value: Value) -> Value:
 
 def _round_to_bf16(value: Value) -> Value:
     """To nearest even; every nan becomes the quiet one, as in ATen."""
+    rounded = value.compare("uno", value).select(0x7FC0_0000, _rounded_bits(value))
+    return rounded.integer("lshr", 16).convert("trunc", "i16")
+
+
+def round_as_bf16(value: Value, nans_stay: bool) -> Value:
+    """An f32 rounded to bf16 and widened again; `nans_stay`: none becomes a number by it."""
+    bits = _rounded_bits(value) & -0x1_0000
+    if not nans_stay:
+        bits = value.compare("uno", value).select(0x7FC0_0000, bits)
+    return bits.convert("bitcast", "float")
+
+
+def _rounded_bits(value: Value) -> Value:
+    """The bits of a bf16 are the upper half."""
     bits = value.bits()
-    odd = bits.integer("lshr", 16) & 1
-    rounded = (bits + odd + 0x7FFF).integer("lshr", 16)
-    return value.compare("uno", value).select(0x7FC0, rounded).convert("trunc", "i16")
+    return bits + (bits.integer("lshr", 16) & 1) + 0x7FFF
 
 
 # ---- arithmetic

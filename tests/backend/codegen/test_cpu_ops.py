@@ -253,3 +253,39 @@ def test_powers_of_two_are_multiplied_in_by_one_instruction_where_llvm_has_it(kn
     exp = kernels.pointwise(lambda x: kernels.op("exp", x), [torch.float32], torch.float32)
     assert ("@llvm.ldexp.v16f32" in cpu.write_kernel(exp, 16, set())) is known
     assert "ldexp" not in cpu.write_kernel(exp, 8, set())
+
+
+def through_bf16(scalar):
+    half = kernels.op("cast", scalar, dtype=torch.bfloat16)
+    return kernels.op("cast", half, dtype=torch.float32)
+
+
+def run_one(element, x, result=torch.float32):
+    (launch,) = compile_kernels([kernels.pointwise(element, [x.dtype], result)])
+    out = torch.empty(len(x), dtype=result)
+    launch(x, out, len(x))
+    return out
+
+
+def test_a_nan_of_any_bits_stays_one_where_it_is_rounded_to_bf16_and_widened():
+    bits = torch.tensor([0x7FFFFFFF, 0x7FFF8000, 0x7FC00000, 0x7F800001, 0x7FFF0000] * 8)
+    x = torch.cat([bits, bits - 2**31]).to(torch.int32).view(torch.float32)
+    for element in (through_bf16, lambda a: through_bf16(kernels.op("add", a, kernels.lit(1.0)))):
+        assert run_one(element, x).isnan().all()
+
+
+EVERY_BF16 = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["add", *UNARY])
+def test_nans_that_arithmetic_makes_of_bf16_stay_nans(name):
+    def element(x):
+        wide = kernels.op("cast", x, dtype=torch.float32)
+        both = (wide, kernels.op("neg", wide)) if name == "add" else (wide,)
+        return kernels.op(name, *both)
+
+    plain = run_one(element, EVERY_BF16)
+    rounded = run_one(lambda x: through_bf16(element(x)), EVERY_BF16)
+    assert torch.equal(rounded.isnan(), plain.isnan())
+    same = ~plain.isnan()
+    assert torch.equal(rounded[same], plain[same].bfloat16().float())
