@@ -186,6 +186,7 @@ FIELDS = {
     "property": ("fget", "fset", "fdel"),
     "staticmethod": ("__func__",),
     "classmethod": ("__func__",),
+    "slice, range": ("start", "stop", "step"),
     "class": ("__name__", "__qualname__", "__mro__", "__bases__"),
 }
 

@@ -144,3 +144,38 @@ def test_references_of_a_caller():
     compiled = jitshape.compile(program)
     kept = Plain()
     assert compiled([Plain()]) is None and compiled([kept]) is kept and compiled([Plain()]) is None
+
+
+class Named:
+    """Objects of one name are equal."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __eq__(self, other):
+        return isinstance(other, Named) and self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+def found_by_equal_keys():
+    keys = [Named(i) for i in range(3)]
+    table = weakref.WeakKeyDictionary((key, key.name * 10) for key in keys)
+    table[Named(1)] = 5  # the key that is there stays
+    reference = weakref.ref(keys[0])
+    return (
+        [table[Named(i)] for i in range(3)],
+        keys[2] in table,
+        table.get(Named(7)),
+        reference == weakref.ref(Named(0)),
+        {reference: "first"}.get(weakref.ref(keys[0])),
+    )
+
+
+def test_weak_references_hash_and_compare_as_what_they_refer_to():
+    want = ([0, 5, 20], True, None, False, "first")
+    assert found_by_equal_keys() == want
+    compiled = jitshape.compile(found_by_equal_keys)
+    assert compiled() == want
+    assert compiled() == want

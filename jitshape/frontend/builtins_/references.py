@@ -7,7 +7,7 @@ guard says that it is still the one.  Invariant: no entry keeps a referent alive
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.checks import RefersTo
 from jitshape.frontend.sources import Source
@@ -27,6 +27,14 @@ class ReferenceValue(CallableValue):
 
     def python_type(self) -> type:
         return weakref.ref
+
+    def hash_key(self, m: Machine) -> Any:
+        m.stop("user_hash", "a weak reference hashes as what it refers to")
+
+    def compare(self, m: Machine, op: str, other: Value) -> Any:
+        if op in ("==", "!="):
+            m.stop("user_hash", "weak references compare as what they refer to")
+        return NotImplemented
 
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """`ref()`."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.sources import Source
+from jitshape.frontend.sources import Field, Source
 from jitshape.frontend.values.base import Value, builds, wraps
 from jitshape.frontend.values.constants import FRESH, ConstantValue, fold
-from jitshape.frontend.values.storage import guard_identity
+from jitshape.frontend.values.storage import guard_type
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -209,8 +209,8 @@ builds("slice")(lambda m, start, stop, step: SliceValue(start, stop, step))
 
 @wraps(range, slice)
 def wrap_bounds(m: Machine, real: range | slice, source: Source | None) -> Value:
-    """Ranges and slices are guarded by identity: no check compares their ends."""
-    guard_identity(m, real, source)
-    value = FRESH[type(real)](m, real)
-    value.source = source
-    return value
+    """Each call may bring another one: what guards look at is its ends, which may be symbolic."""
+    held = guard_type(m, real, source)
+    names = ("start", "stop", "step")
+    kind = RangeValue if type(real) is range else SliceValue
+    return kind(*(m.wrap(getattr(real, name), Field(held, name)) for name in names), source=held)
