@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Called:
-    """The program that an entry's code calls as `run`: `key` finds it on disk ("": not kept);
+    """The program that an entry's code calls as `run`: `key` finds it ("": nothing does), on disk
+    too where it is `kept`;
     `consumed` are the places of results whose graph a backward inside freed; `raises`: its ops
     may, for the values they find; `draws`: random numbers, before that."""
 
     run: Callable[..., Any]
     key: str = ""
+    kept: bool = False
     consumed: tuple[int, ...] = ()
     raises: bool = False
     draws: bool = False

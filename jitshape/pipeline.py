@@ -103,7 +103,8 @@ def compile_call(
             raises, draws = raising(graph.nodes)
             made, shares = shared_graph(graph, options, function.__qualname__)
             run = callable_of(made, consumed, raises, draws)
-            called, compiled = Called(run, made.key, consumed, raises, draws), made.program
+            called = Called(run, made.key, made.kept, consumed, raises, draws)
+            compiled = made.program
             shared = (*memory_guards(tensors, made.written, made.viewed), *word_guards(inputs))
     finally:
         captured.tracer.close()

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from jitshape import kept
 from jitshape.backend.anomaly import check_gradients
 from jitshape.backend.autograd import Contract, contract_of, make_autograd_callable
 from jitshape.backend.compile import Program, compile_graph, takes_list
@@ -47,8 +48,9 @@ _graphs = GraphCache()
 
 
 def forget_graphs() -> None:
-    """Share no graph compiled so far in this process."""
+    """Share nothing that this process compiled or read so far."""
     _graphs.clear()
+    kept.forget()
 
 
 def shared_graph(graph: Graph, options: Options, name: str) -> tuple[CompiledGraph, bool]:
@@ -95,10 +97,10 @@ def _loaded(shelf: Shelf, options: Options, name: str) -> CompiledGraph | None:
     _tell(program)
     inputs = tuple(record.written), tuple(record.viewed)
     if record.joint is None:
-        return CompiledGraph(_first(program.run, record.cut), program, *inputs, shelf.key)
+        return CompiledGraph(_first(program.run, record.cut), program, *inputs, shelf.key, True)
     backward = _Backward(record.joint.backward, options, shelf)
     run = _with_backward(program, backward, record.joint.contract, name)
-    return CompiledGraph(run, program, *inputs, shelf.key)
+    return CompiledGraph(run, program, *inputs, shelf.key, True)
 
 
 # ---- made
@@ -116,18 +118,21 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
     if not graph.gradients:
         program = generate(graph, options)
         cut = None if graph.returned == len(graph.outputs) else graph.returned
-        shelf.keep(program, cut, written, viewed, None)
+        is_kept = shelf.keep(program, cut, written, viewed, None)
         program = replace(program, parts=None)
-        return CompiledGraph(_first(program.run, cut), program, written, viewed, shelf.key)
+        run = _first(program.run, cut)
+        return CompiledGraph(run, program, written, viewed, shelf.key, is_kept)
     with stage("partition"):
         split = partition(graph)
         contract = contract_of(graph, split)
     program = generate(split.forward, options)
     backward = _Backward(split.backward, options, shelf)
-    shelf.keep(program, None, written, viewed, lambda: Joint(contract, write_graph(split.backward)))
+    is_kept = shelf.keep(
+        program, None, written, viewed, lambda: Joint(contract, write_graph(split.backward))
+    )
     program = replace(program, parts=None)
     run = _with_backward(program, backward, contract, name)
-    return CompiledGraph(run, program, written, viewed, shelf.key)
+    return CompiledGraph(run, program, written, viewed, shelf.key, is_kept)
 
 
 def _with_backward(

@@ -18,18 +18,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import torch
 
 from jitshape.backend.compile import Program
 from jitshape.cache.records import digest
-from jitshape.cache.store import Store, open_store
+from jitshape.cache.store import open_store
 from jitshape.frontend import dynamic
 from jitshape.frontend.capture import program_code
 from jitshape.frontend.guards import Absent, GuardProgram, read
 from jitshape.frontend.marks import marks_of
-from jitshape.frontend.records.entries import EntryRecord, Reader, Writer
-from jitshape.ir.records.plain import Record, Unreadable, Unrecordable
+from jitshape.frontend.records.entries import Reader, Writer
+from jitshape.ir.records.plain import Unreadable, Unrecordable
+from jitshape.kept import KeptEntry, kept_in, say
 from jitshape.observe import counters, logs
 from jitshape.options import Options, environment, switched
 from jitshape.outcomes import Made
@@ -37,23 +37,9 @@ from jitshape.pipeline import callable_of
 from jitshape.profile import code_key
 from jitshape.programs import kept_graph
 
-LEVEL = "entries"
-KEPT = 8  # entries of one function
 # Settings under which every entry is to be made here, or that are part of the key.
 CHECKING = ("FORCE", "VALIDATE", "SHADOW")
 POLICIES = ("DYNAMIC_SOURCES", "STATIC_SOURCES")
-
-
-class KeptEntry(Record):
-    """`graph`: the key of the program that the code calls, if it calls one."""
-
-    entry: EntryRecord
-    graph: str | None
-    consumed: list[int]
-    varying: list[str]
-    assumes: bool
-    raises: bool
-    draws: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +59,6 @@ class WarmStart:
 
     def __init__(self, function: types.FunctionType, options: Options) -> None:
         self.function, self.options = function, options
-        self._records: dict[str, list[KeptEntry]] = {}
 
     def _key(self, slots: Sequence[Any]) -> str | None:
         """None: nothing is kept of this function."""
@@ -96,13 +81,11 @@ class WarmStart:
         key, store = self._key(slots), open_store()
         if key is None or store is None:
             return None
-        if key not in self._records:
-            self._records[key] = _load(store, key)
-        for kept in reversed(self._records[key]):
+        for kept in kept_in(store).candidates(key, slots):
             try:
                 served = self._serve(kept, slots)
             except Unreadable as error:
-                _say("entry", f"{error}", "entry_misses")
+                say("entry", f"{error}", "entry_misses")
                 continue
             except Exception as error:  # a trace still serves the call
                 _warn("read", self.function, error)
@@ -119,7 +102,7 @@ class WarmStart:
         guards = reader.guards()
         extracted = guards.run(slots)
         if extracted is None:
-            _say("entry", "its guards do not hold", "entry_misses")
+            say("entry", "its guards do not hold", "entry_misses")
             return None
         if any(map(marks_of, reader.tensors())):
             raise Unreadable("sizes of an input are marked")
@@ -154,16 +137,15 @@ class WarmStart:
         if key is None or store is None:
             return
         try:
-            known = [*_load(store, key), self._record(made)][-KEPT:]
-            data = _encoder.encode(known)
+            record = self._record(made)
+            to_disk = made.called is None or made.called.kept
+            kept_in(store).add(key, record, made.program.guards, to_disk)
         except Unrecordable as error:
-            _say("entry", str(error), "not_kept")
+            say("entry", str(error), "not_kept")
         except OverflowError:
-            _say("entry", "an integer beyond 64 bits", "not_kept")
+            say("entry", "an integer beyond 64 bits", "not_kept")
         except Exception as error:  # the entry serves all the same
             _warn("kept", self.function, error)
-        else:
-            store.put(LEVEL, key, data)
 
     def _record(self, made: Made) -> KeptEntry:
         captured, called = made.capture, made.called
@@ -187,24 +169,4 @@ class WarmStart:
 def _warn(what: str, function: types.FunctionType, error: Exception) -> None:
     cause = f"{type(error).__name__}: {error}"
     logs.warn(f"an entry of {function.__qualname__} cannot be {what} ({cause}); please report it")
-    _say("entry", f"internal error: {cause}", "entry_misses" if what == "read" else "not_kept")
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[KeptEntry])
-
-
-def _load(store: Store, key: str) -> list[KeptEntry]:
-    data = store.get(LEVEL, key)
-    if data is None:
-        return []
-    try:
-        return _decoder.decode(data)
-    except msgspec.DecodeError as error:
-        _say("entry", f"damaged: {error}", "entry_misses")
-        return []
-
-
-def _say(level: str, reason: str, group: str) -> None:
-    counters.count_in(group, f"{level}: {reason}")
-    logs.log("cache", f"{level} {'not kept' if group == 'not_kept' else 'not used'}: {reason}")
+    say("entry", f"internal error: {cause}", "entry_misses" if what == "read" else "not_kept")

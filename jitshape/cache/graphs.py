@@ -38,7 +38,8 @@ class CompiledGraph:
     program: Any
     written: tuple[int, ...]
     viewed: tuple[int, ...]
-    key: str = ""  # in the store
+    key: str = ""
+    kept: bool = False  # in the store, under the key
 
 
 class GraphCache:

@@ -87,13 +87,15 @@ class Shelf:
         written: Sequence[int],
         viewed: Sequence[int],
         joint: Callable[[], Joint] | None,
-    ) -> None:
+    ) -> bool:
+        """Whether there is a record of it, which the store may have."""
+
         def record() -> GraphRecord:
             forward = self._recorded(program, self.key)
             made = None if joint is None else joint()
             return GraphRecord(forward, cut, list(written), list(viewed), made)
 
-        self._put("program", self.key, record)
+        return self._put("program", self.key, record)
 
     # ---- backward
 
@@ -135,14 +137,16 @@ class Shelf:
             _refused(level, str(error))
             return None
 
-    def _put(self, level: str, key: str, record: Callable[[], Any]) -> None:
+    def _put(self, level: str, key: str, record: Callable[[], Any]) -> bool:
         if self.store is None:
-            return
+            return False
         try:
             self.store.put(level, key, _encoder.encode(record()))
         except (OverflowError, Unrecordable) as error:  # also an integer beyond 64 bits
             counters.count_in("not_kept", f"{level}: {error}")
             logs.log("cache", f"{level} not kept: {error}")
+            return False
+        return True
 
 
 def shelf(key: Hashable | None) -> Shelf:
