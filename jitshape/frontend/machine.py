@@ -13,7 +13,8 @@ again with `break_at[step]`, which stops before the outermost instruction concer
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, NoReturn
@@ -69,6 +70,7 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
     bound_by = ""  # what was read that other processes, or an edit elsewhere, have otherwise
     recursion_limit = 0  # the program's
     changed_late: list[Value | None] | None = None  # by code that runs when the program has ended
+    before_each: Callable[[Frame], None] | None = None  # instruction
 
     def __init__(
         self,
@@ -282,9 +284,23 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
 
     def _set_next_stop(self) -> None:
         later = [step for step in self.break_at if step > self.steps]
-        self.stop_at = min([*later, STEP_LIMIT])
+        self.stop_at = min([*later, STEP_LIMIT]) if self.before_each is None else 0
+
+    @contextmanager
+    def stepping(self, before_each: Callable[[Frame], None]) -> Iterator[None]:
+        """Tell of every instruction meanwhile, before it is executed."""
+        outer, self.before_each = self.before_each, before_each
+        self._set_next_stop()
+        try:
+            yield
+        finally:
+            self.before_each = outer
+            self._set_next_stop()
 
     def _stop_here(self, step: int) -> None:
+        if self.before_each is not None:
+            assert self.frame is not None
+            self.before_each(self.frame)
         cause = self.break_at.get(step)
         if cause is not None:
             raise Break(cause.kind, cause.reason, cause.remedy)

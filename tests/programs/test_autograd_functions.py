@@ -157,6 +157,15 @@ def reads_class(ctx: Any, g: torch.Tensor) -> torch.Tensor:
     return g * Settings.scale
 
 
+def by_scale(g: torch.Tensor) -> torch.Tensor:
+    return g * SCALE
+
+
+def keep_second(ctx: Any, x: torch.Tensor, second: Any) -> torch.Tensor:
+    ctx.second = second
+    return x * 2
+
+
 def set_global(name: str, value: Any) -> None:
     globals()[name] = value
 
@@ -170,6 +179,11 @@ Enclosed, enclosed = closure()
 Replaced = function(doubled, lambda ctx, g: g)
 InForward = function(lambda ctx, x: x * SCALE, lambda ctx, g: g)
 InBackward = function(doubled, reads_global)
+CallsHelper = function(doubled, lambda ctx, g: by_scale(g))
+KeepsNumber = function(keep_second, lambda ctx, g: (g * ctx.second, None))
+KeepsObject = function(keep_second, lambda ctx, g: (g * ctx.second.scale, None))
+KeepsList = function(keep_second, lambda ctx, g: (g * ctx.second[0], None))
+kept_settings, kept_list = Settings(), [2.0]
 OfTensor, OfClass = function(doubled, reads_tensor), function(doubled, reads_class)
 
 
@@ -187,7 +201,16 @@ def keep_times(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
     ctx.times = inputs[1] * Settings.scale
 
 
-scaled.register_autograd(lambda ctx, g: (g * SCALE * ctx.times, None), setup_context=keep_times)
+scaled.register_autograd(lambda ctx, g: (g * 3 * ctx.times, None), setup_context=keep_times)
+
+
+@torch.library.custom_op("jitshape_tests::scaled_by_global", mutates_args=())
+def scaled_by_global(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+scaled_by_global.register_fake(torch.empty_like)
+scaled_by_global.register_autograd(lambda ctx, g: g * SCALE)
 
 
 @torch.library.custom_op("jitshape_tests::mixed", mutates_args=())
@@ -249,13 +272,32 @@ def test_arguments_of_ops(how: str) -> None:
     assert jitshape.stats()["compiles"] == 2
 
 
-CHANGES: dict[str, tuple[Callable, Callable[[], None], Callable[[], None]]] = {
-    "a global in forward": (
+Change = tuple[Callable, Callable[[], None], Callable[[], None]]
+
+IN_FORWARD: dict[str, Change] = {
+    "a global": (
         lambda x: InForward.apply(x),
         lambda: set_global("SCALE", 7.0),
         lambda: set_global("SCALE", 2.0),
     ),
-    "a global in backward": (
+    "the formula": (
+        lambda x: Replaced.apply(x),
+        lambda: setattr(Replaced, "backward", staticmethod(lambda ctx, g: g * 6)),
+        lambda: setattr(Replaced, "backward", staticmethod(lambda ctx, g: g)),
+    ),
+    "an attribute that the context keeps": (
+        lambda x: KeepsNumber.apply(x, Settings.scale),
+        lambda: setattr(Settings, "scale", 9.0),
+        lambda: setattr(Settings, "scale", 3.0),
+    ),
+    "a class attribute in the set-up of an op": (
+        lambda x: torch.ops.jitshape_tests.scaled(x, 3.0),
+        lambda: setattr(Settings, "scale", 9.0),
+        lambda: setattr(Settings, "scale", 3.0),
+    ),
+}
+IN_BACKWARD: dict[str, Change] = {
+    "a global": (
         lambda x: InBackward.apply(x),
         lambda: set_global("SCALE", 7.0),
         lambda: set_global("SCALE", 2.0),
@@ -265,47 +307,63 @@ CHANGES: dict[str, tuple[Callable, Callable[[], None], Callable[[], None]]] = {
         lambda: set_global("FACTORS", torch.ones(4)),
         lambda: set_global("FACTORS", torch.arange(4.0)),
     ),
+    "a tensor that is written": (
+        lambda x: OfTensor.apply(x),
+        lambda: FACTORS.add_(1),
+        lambda: FACTORS.sub_(1),
+    ),
     "a class attribute": (
         lambda x: OfClass.apply(x),
         lambda: setattr(Settings, "scale", 9.0),
         lambda: setattr(Settings, "scale", 3.0),
+    ),
+    "an attribute of an object that the context keeps": (
+        lambda x: KeepsObject.apply(x, kept_settings),
+        lambda: setattr(kept_settings, "scale", 9.0),
+        lambda: setattr(kept_settings, "scale", 3.0),
+    ),
+    "an item of a list that the context keeps": (
+        lambda x: KeepsList.apply(x, kept_list),
+        lambda: kept_list.__setitem__(0, 8.0),
+        lambda: kept_list.__setitem__(0, 2.0),
     ),
     "a closure": (
         lambda x: Enclosed.apply(x),
         lambda: enclosed.__setitem__(0, 8.0),
         lambda: enclosed.__setitem__(0, 2.0),
     ),
-    "the formula": (
-        lambda x: Replaced.apply(x),
-        lambda: setattr(Replaced, "backward", staticmethod(lambda ctx, g: g * 6)),
-        lambda: setattr(Replaced, "backward", staticmethod(lambda ctx, g: g)),
-    ),
     "a global in the formula of an op": (
-        lambda x: scaled(x) + 1,
+        lambda x: scaled_by_global(x) + 1,
         lambda: set_global("SCALE", 7.0),
         lambda: set_global("SCALE", 2.0),
     ),
-    "a class attribute in the set-up of an op": (
-        lambda x: torch.ops.jitshape_tests.scaled(x, 3.0),
-        lambda: setattr(Settings, "scale", 9.0),
-        lambda: setattr(Settings, "scale", 3.0),
+    "a global in a function that the formula calls": (
+        lambda x: CallsHelper.apply(x),
+        lambda: set_global("SCALE", 7.0),
+        lambda: set_global("SCALE", 2.0),
     ),
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_what_a_formula_reads_is_guarded(what: str) -> None:
-    f, change, back = CHANGES[what]
+def gradients_at(call: Callable, before: Callable[[], None], after: Callable[[], None]) -> list:
+    """What `call` and its backward give, with a change between them that is undone."""
+    x = torch.arange(1.0, 5.0).requires_grad_()
+    result = call(x)
+    before()
+    result.sum().backward()
+    after()
+    return [result, x.grad]
+
+
+@pytest.mark.parametrize("what", IN_FORWARD)
+def test_what_forward_reads_is_guarded(what: str) -> None:
+    f, change, back = IN_FORWARD[what]
     jitshape.reset()
     compiled = jitshape.compile(f)
     try:
         for setting in (lambda: None, change, back):
             setting()
-            results = []
-            for call in (f, compiled):
-                x = torch.arange(1.0, 5.0).requires_grad_()
-                call(x).sum().backward()
-                results.append([call(x), x.grad])
+            results = [gradients_at(call, lambda: None, lambda: None) for call in (f, compiled)]
             torch.testing.assert_close(*results)
     finally:
         back()
@@ -313,9 +371,29 @@ def test_what_a_formula_reads_is_guarded(what: str) -> None:
     assert jitshape.stats()["compiles"] <= 3
 
 
+@pytest.mark.parametrize("what", IN_BACKWARD)
+def test_what_a_formula_reads_is_read_when_backward_runs(what: str) -> None:
+    f, change, back = IN_BACKWARD[what]
+    jitshape.reset()
+    compiled = jitshape.compile(f)
+    for before, after in ((lambda: None, lambda: None), (change, back), (change, back)):
+        results = [gradients_at(call, before, after) for call in (f, compiled)]
+        torch.testing.assert_close(*results)
+    reasons = jitshape.stats()["details"]["break_reasons"]
+    assert any("which may be another when backward runs" in text for text in reasons), reasons
+
+
 def note(ctx: Any, g: torch.Tensor) -> torch.Tensor:
     noted.append(1)
     return g * 2
+
+
+def writing() -> type:
+    def keep(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.noted = noted
+        return x * 2
+
+    return function(keep, lambda ctx, g: (ctx.noted.append(1), g * 2)[1])
 
 
 def raises(ctx: Any, g: torch.Tensor) -> torch.Tensor:
@@ -333,7 +411,8 @@ def one_of_two(ctx: Any, g: torch.Tensor | None, h: torch.Tensor | None) -> Any:
 
 
 LEFT: dict[str, tuple[Any, str]] = {
-    "writes outside": (function(doubled, note), "writes to what exists outside"),
+    "writes outside": (function(doubled, note), "reads the global noted"),
+    "writes what it is given": (writing(), "reads what a list holds"),
     "writes the gradient": (function(doubled, lambda ctx, g: g.mul_(2)), "writes to a tensor"),
     "draws": (
         function(doubled, lambda ctx, g: g + torch.zeros(4).bernoulli_(1.0)),

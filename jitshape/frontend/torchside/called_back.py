@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 from jitshape import forks
 from jitshape.errors import DataDependent
 from jitshape.frontend import _evalframe
+from jitshape.frontend.frame import Frame
 from jitshape.frontend.machine import DEPTH_LIMIT, PYTHON_FRAMES_PER_CALL
 from jitshape.frontend.torchside.autocast import outside_autocast
+from jitshape.frontend.torchside.late_reads import late_read
 from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import (
     CLOCK,
@@ -80,7 +82,8 @@ class CalledBack:
         m, graph = self.machine, self.machine.tracer.trace.graph
         start, touched = len(graph.nodes), m.effects.size()
         try:
-            result = call()
+            with m.stepping(self._refuse_reads):
+                result = call()
         except Restart as again:
             raise Restart(self.step, again.cause) from None
         except (Break, DataDependent) as stop:
@@ -95,6 +98,14 @@ class CalledBack:
         if problem is not None:
             raise Restart(self.step, self.refuse(f"{problem} in backward"))
         return result
+
+    def _refuse_reads(self, frame: Frame) -> None:
+        """The program may change its data between this call and its backward."""
+        read = late_read(frame)
+        if read is not None:
+            reason = f"reads {read}, which may be another when backward runs"
+            remedy = "pass it as an argument, or keep it in the context in forward"
+            raise Restart(self.step, Break("autograd", f"{self.what} {reason}", remedy))
 
     def check_dependence(self, given: Sequence[Any], results: Sequence[Any]) -> None:
         """Where some results of the program may get a gradient and others none: autograd calls
