@@ -31,7 +31,7 @@ from jitshape.cache.graphs import CompiledGraph, GraphCache, graph_key
 from jitshape.cache.records import Joint, Shelf
 from jitshape.cache.store import open_store
 from jitshape.errors import BadBackend
-from jitshape.ir.graph import Alias, Graph
+from jitshape.ir.graph import Alias, Graph, subgraphs_of
 from jitshape.ir.passes import run_passes
 from jitshape.ir.passes.fast_random import fast_random
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
@@ -107,7 +107,15 @@ def _loaded(shelf: Shelf, options: Options, name: str) -> CompiledGraph | None:
 
 
 def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> CompiledGraph:
-    """The graph through all stages, and kept on disk."""
+    """The graph through all stages, and kept on disk.  Subgraphs go through them when they are
+    first called."""
+
+    def serve(subgraph: Graph) -> Callable[..., Any]:
+        with collection_deferred():
+            return shared_graph(subgraph, options, name)[0].run
+
+    for subgraph in (s for node in graph.nodes for s in subgraphs_of(node)):
+        subgraph.served_by(serve)
     with stage("optimize"):
         run_passes(graph, OPTIMIZE, observers=(_log_pass,))
         if options.fast_random:

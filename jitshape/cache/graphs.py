@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from jitshape.ir.facts import assumption
-from jitshape.ir.graph import Graph, Node, Value
+from jitshape.ir.graph import Graph, Node, Subgraph, Value
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import IntExpr
 from jitshape.ir.types import TensorType
@@ -144,6 +144,8 @@ class _Keys:
             return type(x), repr(x)
         if isinstance(x, (list, tuple)):
             return type(x), tuple(map(self.leaf, x))
+        if isinstance(x, Subgraph):
+            return Subgraph, _Keys(x.graph, self.tiled).key()
         if isinstance(x, dict):
             return dict, tuple((name, self.leaf(item)) for name, item in x.items())
         if type(x) in _PLAIN:

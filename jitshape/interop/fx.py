@@ -22,7 +22,7 @@ from jitshape.errors import Refuted
 from jitshape.ir.conditions import BoolExpr
 from jitshape.ir.evaluate import rebuild_alias, runner
 from jitshape.ir.facts import assumption
-from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Value, map_leaves
+from jitshape.ir.graph import Alias, Graph, Node, OutputAlias, Subgraph, Value, map_leaves
 from jitshape.ir.symfloat import MATH, FloatExpr
 from jitshape.ir.symint import IntExpr
 from jitshape.ir.types import ScalarType, TensorType
@@ -61,7 +61,7 @@ for _effect in (require, add_versions, set_version, reshape, torch._C._set_grad_
 class _Writer:
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name
-        self.fx = fx.Graph()
+        self.root, self.fx = torch.nn.Module(), fx.Graph()  # subgraphs are modules of the root
         self.tracer = fx.proxy.GraphAppendingTracer(self.fx)
         self.values: dict[Value, Any] = {}
         self.sizes: dict[str, Any] = {}  # symbol -> what gives its value
@@ -196,6 +196,9 @@ class _Writer:
             return self.values[x]
         if type(x) in (IntExpr, FloatExpr):
             return eval(x.print(self._symbol_name), self._names(x.symbols()))
+        if isinstance(x, Subgraph):
+            self.root.add_module(x.name, to_fx(x.graph, x.name))
+            return self._proxy(self.fx.get_attr(x.name))
         return x
 
     def _symbol_name(self, atom: Any) -> str:
@@ -231,4 +234,4 @@ class _Writer:
     def _module(self, outputs: list[Any]) -> fx.GraphModule:
         self.fx.output(fx.node.map_aggregate(outputs, lambda x: getattr(x, "node", x)))
         self.fx.lint()
-        return fx.GraphModule(torch.nn.Module(), self.fx, self.name)
+        return fx.GraphModule(self.root, self.fx, self.name)

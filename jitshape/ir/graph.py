@@ -283,3 +283,34 @@ class Graph:
                 note_type(out.type)
         map_leaves(note, tuple(self.outputs))
         return list(seen)
+
+
+class Subgraph:
+    """A graph among the arguments of a node (ir/subgraphs.py): `subgraph(*tensors, *numbers)`
+    gives its outputs, by the program that is made when it is first called, or else evaluates."""
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph, self.name = graph, name
+        self._make: Callable[[Graph], Callable[..., Any]] | None = None
+        self._run: Callable[..., Any] | None = None
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def served_by(self, make: Callable[[Graph], Callable[..., Any]]) -> None:
+        """`make(graph)` gives the program."""
+        self._make = make
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._run is None and self._make is not None:
+            self._run = self._make(self.graph)
+        if self._run is not None:
+            return self._run(*inputs)
+        from jitshape.ir.evaluate import evaluate
+
+        return evaluate(self.graph, inputs)
+
+
+def subgraphs_of(node: Node) -> Iterator[Subgraph]:
+    """The graphs among its arguments."""
+    return (arg for arg in node.args if isinstance(arg, Subgraph))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from jitshape.ir.graph import Alias, Graph, Location, Node, OutputAlias, Value
+from jitshape.ir.graph import Alias, Graph, Location, Node, OutputAlias, Value, subgraphs_of
 from jitshape.ir.types import ScalarType, TensorType
 
 _COLUMN = 48  # where type comments start
@@ -96,6 +96,9 @@ def _lines(graph: Graph, name: str, nodes: list[Node]) -> Iterator[str]:
         if node.location is not None and node.location != location:
             location = node.location
             yield "    # " + _user_line(location)
+        for subgraph in subgraphs_of(node):
+            inner = _lines(subgraph.graph, subgraph.name, subgraph.graph.nodes)
+            yield from ("    " + line for line in inner)
         yield "    " + _statement(node)
     for mutation in graph.mutations:
         target, source = graph.inputs[mutation.input], graph.outputs[mutation.output]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import torch
 
-from jitshape.ir.graph import Node, Value
+from jitshape.ir.graph import Node, Value, subgraphs_of
 from jitshape.ir.ops.elements import DIVISIONS
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.passes.functionalize import functional_form
@@ -49,6 +49,9 @@ def _may_raise(node: Node, families: tuple[str, ...]) -> bool:
     if definition is None or name == "jitshape.in_range.default" or not node.outs:
         return True
     if definition.family in families:
+        inner = (n for subgraph in subgraphs_of(node) for n in subgraph.graph.nodes)
+        if any(_may_raise(n, families) for n in inner):
+            return True
         return "masked_scatter" in name or any(_holds_places(value) for value in node.inputs())
     if not name.startswith(DIVISIONS) or not _holds_places(node.outs[0]):
         return False

@@ -119,7 +119,7 @@ BREAKS: dict[Any, str] = {
     torch.set_num_threads: "it changes global state",
     torch.compile: "nested torch.compile",
 }
-for _higher in (torch.cond, higher_order.while_loop, higher_order.scan, higher_order.map):
+for _higher in (higher_order.scan, higher_order.map):
     BREAKS[_higher] = "torch compiles the functions it is given itself"
 for _mark in ("mark_dynamic", "maybe_mark_dynamic", "mark_static", "mark_unbacked"):
     BREAKS[getattr(jitshape.api, _mark)] = "it marks a real tensor; mark it outside of the function"

@@ -115,6 +115,10 @@ class TensorValue(Value):
             self._symbolic = self.machine.tracer.enter(self.machine, self)
         return self._symbolic
 
+    def show(self, tensor: SymbolicTensor | None) -> None:
+        """It is `tensor` from now on."""
+        self._symbolic = tensor
+
     @property
     def transformed(self) -> bool:
         """Whether it exists within a transform of torch.func only."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +174,24 @@ class Tracer:
             value = self._values[id(tensor)] = TensorValue(tensor)
             value.made_at = CLOCK.step()
         return value
+
+    def known_tensors(self) -> Collection[TensorValue]:
+        """Every tensor that the program has, or had."""
+        return {id(value): value for value in self._values.values()}.values()
+
+    @contextmanager
+    def standing_in(self, inner: Sequence[tuple[TensorValue, SymbolicTensor]]) -> Iterator[None]:
+        """Within, each of these values is another tensor, of the same content."""
+        outer = [value.entered for value, _ in inner]
+        for value, tensor in inner:
+            value.show(tensor)
+            self._values[id(tensor)] = value
+        try:
+            yield
+        finally:
+            for (value, tensor), shown in zip(inner, outer):
+                value.show(shown)
+                del self._values[id(tensor)]
 
     # ---- real tensors
 

@@ -17,6 +17,7 @@ import jitshape.frontend.torchside.declared_ops
 import jitshape.frontend.torchside.generator
 import jitshape.frontend.torchside.given_memory
 import jitshape.frontend.torchside.gradients
+import jitshape.frontend.torchside.higher_order
 import jitshape.frontend.torchside.hooks
 import jitshape.frontend.torchside.leaves
 import jitshape.frontend.torchside.storages

@@ -4,6 +4,7 @@
 from jitshape.ir.ops import (  # noqa: F401
     activations,
     attention,
+    branching,
     copying,
     factories,
     generator,
