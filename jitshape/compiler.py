@@ -36,6 +36,7 @@ from jitshape.observe.explaining import (
     compile_record,
     limit_text,
     log_entry,
+    log_guards,
     recompile_failures,
     recompile_text,
 )
@@ -209,7 +210,7 @@ class Compiler:
         self.continuations.graphs |= made.compiled is not None
         if self.warm is not None:
             with stage("keep"), collection_deferred():
-                self.warm.keep(made, slots)
+                self.warm.keep(made, slots, self.assumptions.refuted)
         made.program.assembled = None
         self._tell(made, failures, missed, time.thread_time() - start, slots)
         if made.capture.policy.became_dynamic():
@@ -250,7 +251,7 @@ class Compiler:
         if self.warm is None:
             return None
         with stage("warm"), collection_deferred():
-            served = self.warm.find(slots)
+            served = self.warm.find(slots, self.assumptions.refuted)
         if served is None:
             return None
         entry: Callable[..., Any] = served.entry
@@ -259,6 +260,8 @@ class Compiler:
         self.entries.add(served.guards, entry, served.program)
         self.continuations.graphs |= served.program is not None
         counters.count("graph_hits")
+        title = f"{self.name} ({self.place}), entry {self.entries.compiles}, kept"
+        log_guards(title, served.guards)
         return TailCall(parts.noting(entry, served.varying), *served.extracted)
 
     def _shadowed(

@@ -154,6 +154,10 @@ class ShapeSpec:
 
     arguments: dict[str, Any]
 
+    def key(self) -> str:
+        """A text that is the same for specs that say the same."""
+        return repr(_key(self.arguments))
+
     def resolve(self, arguments: Mapping[str, tuple[str, Any]]) -> dict[str, Promise]:
         """The promises about a call with `arguments`: name -> (how its source is written, what
         was given)."""
@@ -166,6 +170,15 @@ class ShapeSpec:
                 _check_kept(text, number, promise, values)
                 found[text] = promise
         return found
+
+
+def _key(spec: Any) -> Any:
+    promise = promise_of(spec)
+    if promise is not None:
+        return promise
+    if isinstance(spec, Mapping):
+        return {key: _key(part) for key, part in spec.items()}
+    return tuple(map(_key, spec))
 
 
 def _check_kept(

@@ -148,10 +148,10 @@ class WarmStart:
     def __init__(self, function: types.FunctionType, options: Options) -> None:
         pass
 
-    def find(self, slots: tuple[Any, ...]) -> None:
+    def find(self, slots: tuple[Any, ...], refuted: Collection[str]) -> None:
         pass
 
-    def keep(self, made: Made, slots: tuple[Any, ...]) -> None:
+    def keep(self, made: Made, slots: tuple[Any, ...], refuted: Collection[str]) -> None:
         pass
 
 

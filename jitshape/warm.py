@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from jitshape.backend.compile import Program
 from jitshape.cache.records import digest
 from jitshape.cache.store import open_store
 from jitshape.frontend import dynamic
-from jitshape.frontend.capture import program_code
+from jitshape.frontend.capture import program_code, promises_of
 from jitshape.frontend.guards import Absent, GuardProgram, read
 from jitshape.frontend.marks import marks_of
 from jitshape.frontend.records.entries import Reader, Writer
@@ -60,27 +60,31 @@ class WarmStart:
     def __init__(self, function: types.FunctionType, options: Options) -> None:
         self.function, self.options = function, options
 
-    def _key(self, slots: Sequence[Any]) -> str | None:
+    def _key(self, slots: Sequence[Any], refuted: Collection[str]) -> str | None:
         """None: nothing is kept of this function."""
         o = self.options
-        if callable(o.backend) or o.dynamic_shapes is not None or not o.cache:
+        if callable(o.backend) or not o.cache:
             return None
         if any(map(switched, CHECKING)):
             return None
         f = self.function
         codes = tuple(map(code_key, (f.__code__, program_code(f.__code__, tuple(slots)))))
         asked = o.dynamic, o.backend, o.unroll_limit, o.memory_plan, o.fast_random, o.mode, o.name
-        said = tuple(environment(name) for name in POLICIES)
+        spec = None if o.dynamic_shapes is None else o.dynamic_shapes.key()
+        said = spec, *(environment(name) for name in POLICIES), sorted(refuted)
         process = sys.flags.optimize, torch.version.cuda and torch.cuda.device_count()
         return digest((codes, f.__module__, f.__qualname__, asked, said, process))
 
     # ---- to serve
 
-    def find(self, slots: tuple[Any, ...]) -> Served | None:
-        """The entry of an earlier process that serves this call."""
-        key, store = self._key(slots), open_store()
+    def find(self, slots: tuple[Any, ...], refuted: Collection[str]) -> Served | None:
+        """The entry of an earlier process, or of another instance, that serves this call.
+        `refuted`: what turned out not to hold of numbers of run time, and entries must not assume.
+        Raises BadSpec."""
+        key, store = self._key(slots, refuted), open_store()
         if key is None or store is None:
             return None
+        promises_of(self.function.__code__, slots, self.options)
         for kept in kept_in(store).candidates(key, slots):
             try:
                 served = self._serve(kept, slots)
@@ -131,9 +135,9 @@ class WarmStart:
 
     # ---- to keep
 
-    def keep(self, made: Made, slots: tuple[Any, ...]) -> None:
-        """Keep a new entry, if all of it can be written."""
-        key, store = self._key(slots), open_store()
+    def keep(self, made: Made, slots: tuple[Any, ...], refuted: Collection[str]) -> None:
+        """Keep a new entry, if all of it can be written; `refuted`: what its trace did without."""
+        key, store = self._key(slots, refuted), open_store()
         if key is None or store is None:
             return
         try:

@@ -17,6 +17,7 @@ from torch import nn
 
 import jitshape.frontend.builtins_  # registers builtins
 import jitshape.frontend.torchside.wrap  # registers the wrappers
+from jitshape.dims import Promise
 from jitshape.frontend import _evalframe
 from jitshape.frontend.checks import Equals, Guard, Holds, Location
 from jitshape.frontend.dynamic import Policy, history_of
@@ -123,9 +124,8 @@ def capture(
     program can tell copies from views."""
     code = function.__code__
     arguments = argument_sources(code, slots)
-    spec = options.dynamic_shapes
-    promises = spec.resolve(named_arguments(code, arguments, slots)) if spec else {}
     history = history_of(program_code(code, slots))
+    promises = promises_of(code, slots, options)
     policy = Policy(history, options.dynamic, promises, varying)
     made: list[SymbolicMachine] = []
     state = GlobalState.now()
@@ -155,6 +155,14 @@ def capture(
         _evalframe.pop_bypass()
     assert isinstance(machine, SymbolicMachine)
     return Capture(function, machine, outcome, machine.tracer, machine.effects, policy, ambient)
+
+
+def promises_of(code: CodeType, slots: tuple[Any, ...], options: Options) -> dict[str, Promise]:
+    """What `dynamic_shapes` says of a call.  Raises BadSpec."""
+    spec = options.dynamic_shapes
+    if spec is None:
+        return {}
+    return spec.resolve(named_arguments(code, argument_sources(code, slots), slots))
 
 
 def argument_sources(code: CodeType, slots: tuple[Any, ...]) -> list[Local]:

@@ -22,7 +22,7 @@ from jitshape.observe.records import (
 if TYPE_CHECKING:
     from jitshape.entries import Entries, Known
     from jitshape.frontend.capture import Capture
-    from jitshape.frontend.guards import Failure
+    from jitshape.frontend.guards import Failure, GuardProgram
     from jitshape.observe.fixes import Fix
     from jitshape.pipeline import Made
 
@@ -150,8 +150,12 @@ def log_entry(title: str, made: Made) -> None:
         logs.log("dynamic", title, debug=all(debug for _, debug in rows))
     for row, debug in rows:
         logs.log("dynamic", f"  {row}", debug=debug)
+    log_guards(title, made.program)
+
+
+def log_guards(title: str, program: GuardProgram) -> None:
     if logs.enabled("guards"):
-        guards = "".join(f"\n  {guard}" for guard in made.program.guards)
+        guards = "".join(f"\n  {guard}" for guard in program.guards)
         logs.log("guards", title + guards)
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import jitshape
+from jitshape.errors import BadSpec
 from jitshape.warm import WarmStart
 from tests.cache import variations
 from tests.cache.process import ROOT
@@ -158,3 +159,51 @@ def test_a_served_call_whose_graph_raises_is_made_again(
         assert torch.equal(*results)
         hits += jitshape.stats()["cache"]["entry"]["hit"]
     assert hits == 1
+
+
+def test_what_was_refuted_is_not_assumed_again(kept: None) -> None:
+    """The first negative number is met by the entry that assumes none; what serves them from then
+    on is kept too, and found once the first call of a later process refuted the same."""
+
+    def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x[: i.item()] * 2
+
+    x = torch.arange(5.0)
+    for compiles in (2, 0):
+        jitshape.reset()
+        compiled = jitshape.compile(f)
+        for i in (2, -1, 3, -2, 0, 1):
+            number = torch.tensor(i)
+            assert torch.equal(compiled(x, number), f(x, number))
+        stats = jitshape.stats()
+        assert (stats["fallbacks"], stats["compiles"]) == (1, compiles)
+    assert stats["cache"]["entry"] == {"hit": 2, "miss": 0}
+
+
+def test_what_is_said_of_sizes_is_part_of_the_key(kept: None) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sum(0) + y
+
+    x, y = torch.ones(4, 2), torch.ones(6, 2)
+    batch, other = jitshape.Dim("batch", max=8), jitshape.Dim("batch", max=9)
+    specs: list[dict] = [
+        {"x": {0: batch}},
+        {"x": {0: other}},
+        {"x": {0: "auto"}},
+        {"x": {0: batch + 2}},
+        {"x": {0: None}},
+    ]
+    for hits in (0, 1):
+        for spec in specs:
+            jitshape.reset()
+            compiled = jitshape.compile(f, dynamic_shapes=spec)
+            assert torch.equal(compiled(x, y[0]), f(x, y[0]))
+            assert jitshape.stats()["cache"]["entry"] == {"hit": hits, "miss": 1 - hits}, spec
+    jitshape.reset()
+    with pytest.raises(BadSpec, match="excludes this call"):
+        jitshape.compile(f, dynamic_shapes=specs[0])(torch.ones(9, 2), y[0])
+    jitshape.reset()
+    compiled = jitshape.compile(f, dynamic_shapes=specs[0])
+    for rows in (4, 7, 2):
+        compiled(torch.ones(rows, 2), y[0])
+    assert jitshape.stats()["compiles"] == 0
