@@ -25,7 +25,7 @@ from jitshape.cache.records import digest
 from jitshape.cache.store import open_store
 from jitshape.frontend import dynamic
 from jitshape.frontend.capture import program_code, promises_of
-from jitshape.frontend.guards import Absent, GuardProgram, read
+from jitshape.frontend.guards import Absent, GuardProgram
 from jitshape.frontend.marks import marks_of
 from jitshape.frontend.records.entries import Reader, Writer
 from jitshape.ir.records.plain import Unreadable, Unrecordable
@@ -120,6 +120,7 @@ class WarmStart:
         code = reader.code(run)
         entry = types.FunctionType(code, self.function.__globals__, code.co_name)
         self._observe(kept, reader, slots)
+        reader.release()
         varying = frozenset(kept.varying)
         return Served(guards, entry, program, varying, kept.assumes, extracted)
 
@@ -129,7 +130,7 @@ class WarmStart:
         history = dynamic.history_of(program_code(self.function.__code__, slots))
         for text, place in kept.entry.numbers:
             try:
-                history.observe(text, read(reader.source(place), slots))
+                history.observe(text, reader.at(place))
             except Absent:  # no guard holds on to it
                 continue
 

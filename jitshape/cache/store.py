@@ -143,11 +143,12 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 def size_limit() -> int:
     """The bytes that a store may hold: JITSHAPE_CACHE_SIZE, such as 500M or 2G."""
     text = environment("CACHE_SIZE")
+    if not text:
+        return LIMIT
     number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if number is not None:
         return int(float(number[1]) * _UNITS[number[2].upper()])
-    if text:
-        logs.warn(f"JITSHAPE_CACHE_SIZE={text!r} is no size such as 500M or 2G: it is 2G")
+    logs.warn(f"JITSHAPE_CACHE_SIZE={text!r} is no size such as 500M or 2G: it is 2G")
     return LIMIT
 
 

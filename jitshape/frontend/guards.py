@@ -152,19 +152,26 @@ NUMBERS: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
-def read(source: Source, slots: tuple) -> Any:
-    """The object at a source for a call with these slots; raises Absent."""
+def read(source: Source, slots: tuple, known: dict[Source, Any] | None = None) -> Any:
+    """The object at a source for a call with these slots; raises Absent.  `known` remembers what
+    was read of the same call."""
     if isinstance(source, S.Local):
         return slots[source.index]
     if isinstance(source, S.Held):
         return source.object
-    base = read(source.base, slots)  # type: ignore[attr-defined]
+    if known is not None and source in known:
+        return known[source]
+    base = read(source.base, slots, known)  # type: ignore[attr-defined]
     try:
         if isinstance(source, S.Number):
-            return NUMBERS.get(source.kind, lambda base, dim: base)(base, source.dim)
-        return READERS[type(source)](source, base)
+            found = NUMBERS.get(source.kind, lambda base, dim: base)(base, source.dim)
+        else:
+            found = READERS[type(source)](source, base)
     except Exception as error:
         raise Absent(str(source)) from error
+    if known is not None:
+        known[source] = found
+    return found
 
 
 def observed(guard: Guard, slots: tuple) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import abc
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import jitshape
+from jitshape import compiler
 from jitshape.errors import BadSpec
 from jitshape.warm import WarmStart
 from tests.cache import variations
@@ -207,3 +211,27 @@ def test_what_is_said_of_sizes_is_part_of_the_key(kept: None) -> None:
     for rows in (4, 7, 2):
         compiled(torch.ones(rows, 2), y[0])
     assert jitshape.stats()["compiles"] == 0
+
+
+def test_an_entry_lets_go_of_the_call_that_it_was_found_for(kept: None) -> None:
+    def f(x: torch.Tensor, layer: torch.nn.Module) -> torch.Tensor:
+        return layer(x) * 2
+
+    for hits in (0, 1):
+        jitshape.reset()
+        compiled = jitshape.compile(f)
+        x, layer = torch.ones(3), torch.nn.Linear(3, 3)
+        gone = [weakref.ref(x), weakref.ref(layer), weakref.ref(layer.weight)]
+        compiled(x, layer)
+        del x, layer
+        gc.collect()
+        assert [ref() for ref in gone] == [None] * 3
+        assert jitshape.stats()["cache"]["entry"]["hit"] == hits
+    (known,) = (known for _, known in compiled_entries(compiled))
+    assert "layer" in str(known.guards)  # which are read only now
+
+
+def compiled_entries(compiled: Any) -> list:
+    """Those of a compiled function, with what is known of each."""
+    (found,) = (c for c in compiler._compilers if c.dispatcher is compiled)
+    return found.entries.known()

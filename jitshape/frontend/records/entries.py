@@ -232,12 +232,22 @@ class Reader(SizesReader):
         self.sources: list[Any] = [None] * len(record.sources)
         self.found = Found(function, self._at)
         self._has_sizes = False
+        self._known: dict[S.Source, Any] = {}
+
+    def at(self, place: int) -> Any:
+        """The object at a source of the call.  Raises Absent."""
+        return read(self.source(place), self.slots, self._known)
+
+    def release(self) -> None:
+        """Let go of the call and of what it led to: an entry lives longer."""
+        self.slots = ()
+        self._known.clear()
 
     def _at(self, path: Tree) -> Any:
         """The object, or its class, at a source of the call."""
         kind, place = path
         try:
-            found = read(self.source(place), self.slots)
+            found = self.at(place)
         except Absent as error:
             raise Unreadable(f"nothing at {error}") from error
         return found if kind == "at" else type(found)
@@ -300,7 +310,7 @@ class Reader(SizesReader):
         return ReadProgram(Program(tuple(made), *rest), self)
 
     def tensors(self) -> list[Any]:
-        return [read(self.source(place), self.slots) for place in self.record.tensors]
+        return list(map(self.at, self.record.tensors))
 
     def code(self, graph: Any) -> types.CodeType:
         """The entry's code, calling `graph`."""
