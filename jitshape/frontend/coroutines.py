@@ -68,9 +68,9 @@ class CoroutineValue(GeneratorValue):
     def next(self, m: Machine) -> Value | None:
         m.throw(TypeError, "'coroutine' object is not an iterator")
 
-    def must_be_closed(self) -> bool:
+    def must_be_closed(self, m: Machine) -> bool:
         """One that was never awaited is warned about."""
-        return super().must_be_closed() or (self.frame is not None and not self.started)
+        return super().must_be_closed(m) or (self.frame is not None and not self.started)
 
 
 def is_of_event_loop(value: Value) -> bool:
@@ -157,10 +157,10 @@ class AsyncGeneratorValue(GeneratorValue):
     busy = closed = begun = False
     hooks = ""
 
-    def must_be_closed(self) -> bool:
+    def must_be_closed(self, m: Machine) -> bool:
         """One that has not ended is the event loop's to close."""
         open_ = self.begun and self.frame is not None
-        return super().must_be_closed() or (open_ and bool(self.hooks))
+        return super().must_be_closed(m) or (open_ and bool(self.hooks))
 
     def methods(self) -> dict[str, Method]:
         return ASYNC_METHODS
@@ -230,7 +230,7 @@ class AsyncGeneratorStep(Delegate):
         done, value = self.advance(m, m.const(None))
         return None if done else value
 
-    def must_be_closed(self) -> bool:
+    def must_be_closed(self, m: Machine) -> bool:
         """Newer interpreters warn of one that was never awaited."""
         return _WARNS and self.state == "new"
 

@@ -14,7 +14,7 @@ from types import CodeType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.frame import Frame
-from jitshape.frontend.handling import Handling
+from jitshape.frontend.handling import Handling, lets_pass
 from jitshape.frontend.values.base import Raised, Value
 
 if TYPE_CHECKING:
@@ -124,14 +124,16 @@ class GeneratorValue(Delegate):
     def truth(self, m: Machine) -> bool:
         return True
 
-    def must_be_closed(self) -> bool:
-        """Whether code of it runs when it is dropped: it waits inside a `try` or `with`."""
+    def must_be_closed(self, m: Machine) -> bool:
+        """Whether code of it that can be noticed runs when it is dropped: it waits inside a `with`,
+        or a `try` that does more than let GeneratorExit pass."""
         frame = self.frame
         if frame is None or not self.started:
             return False
         program, row = frame.program, frame.program.handlers[frame.index]
         while row is not None:
-            if program.instructions[row.target].opname == "PUSH_EXC_INFO":
+            handles = program.instructions[row.target].opname == "PUSH_EXC_INFO"
+            if handles and not lets_pass(m, frame, row.target, GeneratorExit):
                 return True
             row = program.handlers[row.target]  # that of a handler which only cleans up
         return False

@@ -7,11 +7,15 @@ Invariant: what is handled outside the trace is read under a guard.
 
 from __future__ import annotations
 
+import builtins
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jitshape.frontend.checks import AMBIENT, Ambient
 from jitshape.frontend.values.base import Raised, Value
+
+if TYPE_CHECKING:
+    from jitshape.frontend.frame import Frame
 
 AMBIENT["handled_exception"] = lambda: sys.exception() is not None
 
@@ -82,3 +86,26 @@ class Handlers:
 
     def is_exception(self, raised: Raised, types: Any) -> bool:
         return issubclass(raised.value.python_type(), types)
+
+
+def lets_pass(m: Any, frame: Frame, index: int, thrown: type[BaseException]) -> bool:
+    """Whether the handler at `index` only asks whether an exception of class `thrown` is of other
+    classes, of builtin names, and raises it again."""
+    program = frame.program
+    index += 1  # behind PUSH_EXC_INFO
+    while True:
+        first, *more = program.instructions[index : index + 3]
+        if first.opname == "RERAISE":
+            return True
+        names = [instruction.opname for instruction in more]
+        if first.opname != "LOAD_GLOBAL" or names[:1] != ["CHECK_EXC_MATCH"]:
+            return False
+        name = program.names[first.arg >> 1]
+        asked = vars(builtins).get(name)
+        if not isinstance(asked, type) or issubclass(thrown, asked):
+            return False
+        value = None if name in frame.scope.globals else m.find_global(frame.scope, name)
+        jump = more[1]
+        if value is None or getattr(value, "object", None) is not asked or jump.target is None:
+            return False
+        index = jump.target

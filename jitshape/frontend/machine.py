@@ -148,7 +148,7 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
 
     def _without_open_generators(self, outcome: Outcome) -> Outcome:
         """Dropping a generator runs the code that waits for its end: then it is made natively."""
-        waiting = [g for g in self.generators if g.must_be_closed()]
+        waiting = [g for g in self.generators if g.must_be_closed(self)]
         kept = self.kept_by(outcome) if waiting else set()
         for generator in waiting:
             if outcome.kind != "restart" and id(generator) not in kept:

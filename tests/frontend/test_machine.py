@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -215,6 +216,34 @@ def test_coroutines_that_are_dropped_unawaited_are_made_natively():
     _, outcome = run(drops)
     assert outcome.cause.reason.endswith("g is dropped before its end")
     assert [opname(s) for s in outcome.frames] == ["CALL"]
+
+
+def test_generators_that_let_the_end_pass_may_be_dropped():
+    class Rows(Sequence):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            if i > 2:
+                raise IndexError(i)
+            return i
+
+    def stops():
+        yield from ()
+        try:
+            yield 1
+        except (ValueError, GeneratorExit):
+            pass
+
+    def f():
+        return [a + b for a, b in zip([1, 2], Rows())]
+
+    def caught():
+        return next(stops())
+
+    assert run(f)[1].kind == "return"
+    assert check(f) == [1, 3]
+    assert run(caught)[1].cause.reason.endswith("stops is dropped before its end")
 
 
 def test_hooks_of_asynchronous_generators_are_guarded():
