@@ -26,7 +26,7 @@ from jitshape import profile
 from jitshape.dims import Promise, Relation
 from jitshape.errors import BadMark
 from jitshape.frontend.marks import CALLS, Mark, marks_of, varying_dims
-from jitshape.frontend.sources import Held, InstanceDict, Key, Number, Slot, Source
+from jitshape.frontend.sources import Getter, Held, InstanceDict, Key, Number, Slot, Source
 from jitshape.options import environment
 
 INF = float("inf")
@@ -301,7 +301,10 @@ def _path(source: Source | None) -> list[Source]:
 
 
 def is_module_state(source: Source, tensor: Any) -> bool:
-    """Whether the tensor is a parameter, or found among the parameters or buffers of a module."""
+    """Whether the tensor is a parameter or its gradient, or found among the parameters or buffers
+    of a module."""
+    if isinstance(source, Getter) and source.name == "grad" and isinstance(source.base, Held):
+        tensor = source.base.object  # gradients have their parameter's sizes
     kinds = {c.__name__ for c in type(tensor).__mro__}
     return held_by_module(source) or not kinds.isdisjoint(("Parameter", "Buffer"))
 

@@ -17,12 +17,14 @@ from jitshape.frontend.builtins_.registry import breaks, is_callable, is_none, m
 from jitshape.frontend.builtins_.sequences import sort
 from jitshape.frontend.generators import GeneratorValue
 from jitshape.frontend.lookup import class_attribute
+from jitshape.frontend.sources import Local
 from jitshape.frontend.values.base import Break, Cell, Raised, Value, unpack, unpack_sized
 from jitshape.frontend.values.classes import ClassValue, make_super
 from jitshape.frontend.values.frames import variables
 from jitshape.frontend.values.iterators import SentinelIterator
 from jitshape.frontend.values.objects import ObjectValue, OpaqueConstant
 from jitshape.frontend.values.sequences import ListValue, TupleValue
+from jitshape.frontend.values.storage import Storage, guard_identity
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
@@ -381,6 +383,12 @@ def builtin_max(
 
 @models(id)
 def builtin_id(m: Machine, value: Value, /) -> Value:
+    """Of an object that other objects hold, which is the same at each call as a rule."""
+    if isinstance(value, Storage) and value.object is not None:
+        if value.source is not None and not isinstance(value.source, Local):
+            m.bound_by = "the address of an object"
+            guard_identity(m, value.object, value.source)
+            return m.const(id(value.object))
     raise Break("identity", "id() gives a number that differs at each run", "compare with `is`")
 
 

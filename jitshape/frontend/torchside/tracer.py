@@ -21,6 +21,7 @@ import torch
 import jitshape.ir.divisions
 import jitshape.ir.foreach
 import jitshape.ir.fused_steps
+import jitshape.ir.grad_scaling
 import jitshape.ir.lending
 import jitshape.ir.literals
 import jitshape.ir.metadata

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.checks import Is, Keys, Missing, Present
-from jitshape.frontend.sources import Held, InstanceDict, Key, Source
+from jitshape.frontend.checks import Keys, Missing, Present
+from jitshape.frontend.sources import Held, InstanceDict, Key, Slot, Source
 from jitshape.frontend.values.base import Value, builds, unpack, wraps
 from jitshape.frontend.values.constants import CONSTANT_TYPES
 from jitshape.frontend.values.sequences import (
@@ -26,7 +26,13 @@ from jitshape.frontend.values.sequences import (
     is_plain,
     same_or_equal,
 )
-from jitshape.frontend.values.storage import Storage, guard_type, reaches, real_instance_dict
+from jitshape.frontend.values.storage import (
+    Storage,
+    guard_type,
+    reaches,
+    real_instance_dict,
+    wrap_field,
+)
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -464,9 +470,8 @@ def wrap_dict(m: Machine, real: dict, source: Source | None) -> Value:
     """A real dict: only its class is guarded until it is read."""
     value = DictValue(type(real), real, guard_type(m, real, source))
     if issubclass(type(real), defaultdict):
-        # Held, as sources cannot name the C member; the dict itself is pinned with it.
-        m.guard(value.source, Is(real))
-        value.default_factory = m.wrap(real.default_factory, None)
+        found = Slot(value.source, "default_factory")
+        value.default_factory = wrap_field(m, real, found, real.default_factory)
     return value
 
 
