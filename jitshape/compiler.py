@@ -156,7 +156,7 @@ class Compiler:
     def _compiles_in_vain(self) -> bool:
         """Whether calls bring ever new entries (of which the user was told), none with a graph:
         of this function, or of the pieces that a function with breaks is in."""
-        most = self.options.recompile_limit * (4 if _force is None else 8)
+        most = self.options.recompile_limit * 4
         return self.continuations.vain > most and not self.continuations.graphs
 
     def natively(self, slots: tuple[Any, ...], reason: str, fallback: bool = True) -> Any:

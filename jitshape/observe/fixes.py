@@ -112,13 +112,13 @@ def _symbolic_from_start(records: list[CompileRecord], compiles: Sequence[Compil
     failures = [f for r in records for f in r.failures if f.kind in NUMBERS]
     changed = list(dict.fromkeys(f.source for f in failures))
     change, kind = _change(changed, failures, compiles)
-    sources = (changed or _became(compiles))[:4]
+    sources = (changed or _became(compiles))[:4]  # none: relations alone told the calls apart
     return Fix(
         kind=kind,
         change=change,
         because="; ".join(_values(source, compiles) for source in sources),
         where=compiles[0].where,
-        saves=len(records),
+        saves=len(records) if sources else 0,
     )
 
 
@@ -140,7 +140,7 @@ def _change(
         if found is None:
             return "@jitshape.compile(dynamic=True)", "decorator"
         tensors.setdefault(found[1], []).append(int(found[2]))
-    if len(tensors) > 1:
+    if len(tensors) != 1:
         return "@jitshape.compile(dynamic=True)", "decorator"
     ((tensor, dims),) = tensors.items()
     which = str(dims[0]) if len(dims) == 1 else str(tuple(sorted(dims)))

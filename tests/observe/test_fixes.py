@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import jitshape
-from jitshape.observe.fixes import Fix
+from jitshape.observe.fixes import Fix, fixes_of
+from jitshape.observe.records import CompileRecord, GuardFailure
 from jitshape.observe.story import stories
 
 
@@ -364,3 +365,9 @@ def test_no_mark_for_a_size_that_a_weight_fixes(layer: Callable) -> None:
     marked = randoms(*([(n, 8)] for n in (3, 5, 7)))()
     jitshape.mark_dynamic(marked[0][0], 0)
     assert run(lambda x: layer(x), marked, {})[0] == 1
+
+
+def test_where_relations_alone_tell_calls_apart_nothing_is_advised():
+    failure = GuardFailure("n", "n > 3", "2", kind="relation")
+    again = CompileRecord("f", "f.py:1", "recompile", 2, failures=(failure,), alike=(1,))
+    assert fixes_of([CompileRecord("f", "f.py:1", "compile"), again]) == []
