@@ -13,6 +13,7 @@ import torch
 from torch.autograd.profiler import record_function
 
 from jitshape.frontend.builtins_.registry import models
+from jitshape.frontend.torchside.natives import behind_switch
 from jitshape.frontend.values.base import Value
 from jitshape.frontend.values.functions import FunctionValue
 
@@ -55,6 +56,6 @@ class MarkedFunction(FunctionValue):
 
 def look_behind(value: FunctionValue, real: types.FunctionType) -> FunctionValue:
     """`value`, or where `real` is a mark, the value that calls what it marks."""
-    if real.__code__ is not MARKED:
+    if real.__code__ is not MARKED and behind_switch(real) is None:
         return value
     return MarkedFunction(value.code, value.globals, value.parts, value.object, value.source)

@@ -8,6 +8,7 @@ its arguments and tabled ambient state), "ambient" (reads or writes state this m
 
 from __future__ import annotations
 
+import inspect
 import re
 import types
 from collections.abc import Hashable
@@ -159,9 +160,30 @@ def tells_state(fn: Any) -> bool:
     return _TELLS_STATE.match(getattr(fn, "__name__", "")) is not None
 
 
+def behind_switch(fn: types.FunctionType) -> Any:
+    """The function that `fn` calls, where torch made `fn` to switch its own compiler on or off
+    meanwhile; None for other functions, also those that wrap such a one."""
+    behind = vars(fn).get("_torchdynamo_orig_callable")
+    if behind is None or "fn" not in fn.__code__.co_freevars:
+        return None
+    return behind if inspect.getclosurevars(fn).nonlocals.get("fn") is behind else None
+
+
+def _why_switched(fn: types.FunctionType) -> str | None:
+    """Why what stands behind a switch is not traced.  What torch says of its own functions is meant
+    for its own compiler."""
+    behind = behind_switch(fn)
+    if behind is None or (getattr(behind, "__module__", None) or "").startswith("torch."):
+        return None
+    off = "_torchdynamo_disable" in vars(fn)
+    return "it is marked torch.compiler.disable" if off else BREAKS[torch.compile]
+
+
 def why_break(fn: Any) -> str | None:
     """Why a callable of policy "break" must run outside the graph."""
     reason = lookup(BREAKS, fn)
+    if reason is None and isinstance(fn, types.FunctionType):
+        return _why_switched(fn)
     if reason is None and isinstance(fn, types.BuiltinFunctionType):
         if _WRITES_STATE.match(fn.__name__) and not isinstance(fn.__self__, (type, torch.Tensor)):
             return "it changes global state"
