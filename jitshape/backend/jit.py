@@ -33,7 +33,7 @@ class Engine:
     def __init__(self, text: str, object_code: bytes | None = None) -> None:
         """From LLVM IR, or from the object code of an earlier engine."""
         self.text, self.object_code = text, object_code
-        runtime.bind_symbols(llvm.add_symbol)
+        runtime.bind_symbols(llvm.add_symbol, object_code)
         with _lock:
             machine = _target_machine()
             module = llvm.parse_assembly(text if object_code is None else "")

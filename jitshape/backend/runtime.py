@@ -69,18 +69,26 @@ _MATH = (
 ).split()
 
 
-@functools.cache
-def _symbols() -> dict[str, int]:
+_FUNCTIONS = (*(name + end for name in _MATH for end in ("", "f")), "malloc", "free", *_OPENMP)
+_bound: set[str] = set()
+
+
+def bind_symbols(add_symbol: Callable[[str, int], Any], code: bytes | None) -> None:
+    """Tell LLVM where the functions are that kernels call: those that object code names, or all."""
+    for name in _FUNCTIONS:
+        if name not in _bound and (code is None or name.encode() in code):
+            address = _function(name)
+            if address is not None:
+                add_symbol(name, address)
+            _bound.add(name)
+
+
+def _function(name: str) -> int | None:
+    """None: of OpenMP, which this process is without."""
+    if name in _OPENMP:
+        return openmp().get(name)
     libm, libc = _libraries()
-    table = {name + end: _address(libm, name + end) for name in _MATH for end in ("", "f")}
-    return {**table, **{n: _address(libc, n) for n in ("malloc", "free")}, **openmp()}
-
-
-@functools.cache
-def bind_symbols(add_symbol: Callable[[str, int], Any]) -> None:
-    """Tell LLVM where the functions are that kernels call."""
-    for name, address in _symbols().items():
-        add_symbol(name, address)
+    return _address(libc if name in ("malloc", "free") else libm, name)
 
 
 def driver_text() -> str:
