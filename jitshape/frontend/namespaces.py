@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jitshape.frontend.checks import NullField
 from jitshape.frontend.sources import Field, Held, Source
 from jitshape.frontend.values.base import Cell, Value
+from jitshape.frontend.values.unobserved import unread
 
 
 @dataclass
@@ -96,7 +97,9 @@ class Namespaces:
 
     def argument(self, object: Any, source: Source) -> Value:
         """What a slot holds at the start: a resume function gets its cells as arguments."""
-        return self.cell(object, source) if type(object) is CellType else self.wrap(object, source)
+        if type(object) is CellType:
+            return self.cell(object, source)
+        return unread(self, object, source)
 
     def cell(self, real: CellType, source: Source | None) -> Cell:
         """The one Cell of a real closure cell."""

@@ -41,11 +41,11 @@ def test_dynamic_tells_symbols_facts_and_specialisations(shown):
     log = shown("dynamic", stepwise, *calls)
     assert f"[dynamic] stepwise ({__file__}:{FIRST_LINE}), entry 2\n" in log
     for part, line in (
-        ("[dynamic]   s1 = x.size(0) became dynamic: 4 then 6   # ", "if x.shape[0] > 3:"),
-        ("[dynamic]   s3 = y.size(0) became dynamic: 4 then 6   # ", "x = x + y"),
+        ("[dynamic]   s0 = x.size(0) became dynamic: 4 then 6   # ", "if x.shape[0] > 3:"),
+        ("[dynamic]   s2 = y.size(0) became dynamic: 4 then 6   # ", "x = x + y"),
         ("x.size(0) > 3 (a branch on a size)   # ", "if x.shape[0] > 3:"),
         ("x.size(0) == y.size(0) (broadcasting)   # ", "x = x + y"),
-        ("[dynamic]   s0 = n became dynamic: 2 then 3", ""),
+        ("[dynamic]   s4 = n became dynamic: 2 then 3   # ", "return x.reshape(n, 2)"),
         ("[dynamic]   needs 2*n == x.size(0)   # ", "return x.reshape(n, 2)"),
     ):
         assert any(part in row and row.endswith(line) for row in log.splitlines()), (part, log)

@@ -25,6 +25,7 @@ from jitshape.frontend.values.iterators import SentinelIterator
 from jitshape.frontend.values.objects import ObjectValue, OpaqueConstant
 from jitshape.frontend.values.sequences import ListValue, TupleValue
 from jitshape.frontend.values.storage import Storage, guard_identity
+from jitshape.frontend.values.unobserved import observed
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
@@ -256,7 +257,7 @@ def _implicit_super(m: Machine) -> tuple[Value, Value]:
         m.throw(RuntimeError, "super(): no arguments")
     if "__class__" not in names:
         m.throw(RuntimeError, "super(): __class__ cell not found")
-    owner = frame.slots[0]
+    owner = observed(frame.slots[0])
     name = frame.callee.code.co_varnames[0]
     if isinstance(owner, Cell) and name in frame.callee.code.co_cellvars:
         owner = m.load_cell(owner)

@@ -13,6 +13,9 @@ from jitshape.frontend.instructions import Instruction, Program
 from jitshape.frontend.opcodes.registry import inst, name, raw
 from jitshape.frontend.sources import Held, Key
 from jitshape.frontend.values.base import Raised, Value, unpack_sized
+from jitshape.frontend.values.dicts import DictValue
+from jitshape.frontend.values.sequences import TupleValue
+from jitshape.frontend.values.unobserved import observed
 
 _DEFAULTS, _KWDEFAULTS, _ANNOTATIONS, _CLOSURE = 1, 2, 4, 8
 
@@ -28,6 +31,13 @@ def perform(m: Any, frame: Frame, function: Any, args: list, names: tuple[str, .
     if names:
         kwargs = dict(zip(names, args[-len(names) :]))
         del args[-len(names) :]
+    return enter(m, frame, function, args, kwargs)
+
+
+def enter(m: Any, frame: Frame, function: Any, args: list, kwargs: dict[str, Value]) -> Value:
+    """What is not run by the machine itself looks at its arguments."""
+    if not function.hands_on():
+        args, kwargs = [*map(observed, args)], {k: observed(v) for k, v in kwargs.items()}
     frame.calling = function
     result = function.call(m, args, kwargs)
     frame.calling = None
@@ -85,11 +95,9 @@ def call_function_ex(m: Any, frame: Frame, arg: tuple[bool, int]) -> None:
         cls = packed.python_type().__name__
         shown = m.function_name(function)
         m.throw(TypeError, f"{shown} argument after * must be an iterable, not {cls}")
-    args = unpack_sized(m, packed)
-    frame.calling = function
-    result = function.call(m, args, kwargs)
-    frame.calling = None
-    stack[base:] = (result,)
+    exact = type(packed) is TupleValue and packed.is_exact()
+    args = packed.handed_on() if exact else unpack_sized(m, packed)
+    stack[base:] = (enter(m, frame, function, args, kwargs),)
 
 
 def keyword_arguments(m: Any, function: Value, mapping: Value) -> dict[str, Value]:
@@ -98,11 +106,17 @@ def keyword_arguments(m: Any, function: Value, mapping: Value) -> dict[str, Valu
         shown = m.function_name(function)
         m.throw(TypeError, f"{shown} argument after ** must be a mapping, not {cls}")
     kwargs = {}
-    for key, value in m.pairs_of(mapping):
+    for key, value in handed_on_pairs(m, mapping):
         if not issubclass(key.python_type(), str):
             m.throw(TypeError, "keywords must be strings")
         kwargs[key.constant()] = value
     return kwargs
+
+
+def handed_on_pairs(m: Any, mapping: Value) -> list[tuple[Value, Value]]:
+    """Keys and values of a mapping, which the call need not look at."""
+    exact = type(mapping) is DictValue and mapping.is_exact()
+    return mapping.handed_on(m) if exact else m.pairs_of(mapping)
 
 
 # ---- functions

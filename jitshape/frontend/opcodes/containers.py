@@ -6,6 +6,7 @@ from typing import Any
 
 from jitshape.frontend.frame import Frame
 from jitshape.frontend.instructions import Instruction, Program
+from jitshape.frontend.opcodes.calls import handed_on_pairs
 from jitshape.frontend.opcodes.registry import inst, raw
 from jitshape.frontend.values.base import Value
 
@@ -107,7 +108,7 @@ def dict_merge(m: Any, frame: Frame, arg: tuple[int, int]) -> None:
         shown = m.function_name(function)
         name = other.python_type().__name__
         m.throw(TypeError, f"{shown} argument after ** must be a mapping, not {name}")
-    pairs = m.pairs_of(other)
+    pairs = handed_on_pairs(m, other)
     for key, _ in pairs:
         if key.python_type() is str and target.contains(m, key).truth(m):
             shown = m.function_name(function)

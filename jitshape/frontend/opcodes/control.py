@@ -8,6 +8,7 @@ from jitshape.frontend.frame import Frame
 from jitshape.frontend.opcodes.registry import LEAVE, inst, raw
 from jitshape.frontend.opcodes.variables import const
 from jitshape.frontend.values.base import Value
+from jitshape.frontend.values.unobserved import observed
 
 
 @raw("JUMP_FORWARD", "JUMP_BACKWARD_NO_INTERRUPT")
@@ -112,6 +113,8 @@ def end_for_313(m: Any, frame: Frame, arg: int) -> None:
 
 @raw("RETURN_VALUE")
 def return_value(m: Any, frame: Frame, arg: int) -> int:
+    if frame.back is not None:  # the caller looks at it
+        frame.stack[-1] = observed(frame.stack[-1])
     m.let_go_of_locals(frame, frame.stack[-1])
     frame.result, frame.ended = frame.stack.pop(), True
     return LEAVE

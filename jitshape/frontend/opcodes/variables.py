@@ -6,9 +6,11 @@ from typing import Any, NoReturn
 
 from jitshape.frontend.frame import NULL, Frame
 from jitshape.frontend.instructions import Instruction, Program
+from jitshape.frontend.opcodes.handing_on import is_handed_on
 from jitshape.frontend.opcodes.registry import inst, name, raw, unsupported
 from jitshape.frontend.positions import origin_of
 from jitshape.frontend.values.base import Cell, Value
+from jitshape.frontend.values.unobserved import Unobserved, observed
 
 
 def const(program: Program, instruction: Instruction) -> Any:
@@ -17,6 +19,17 @@ def const(program: Program, instruction: Instruction) -> Any:
 
 def slot_pair(program: Program, instruction: Instruction) -> tuple[int, int]:
     return instruction.arg >> 4, instruction.arg & 15
+
+
+def loaded(program: Program, instruction: Instruction) -> tuple[int, bool]:
+    """The slot, and whether what is loaded from it is only handed on."""
+    return instruction.arg, is_handed_on(program, instruction.index)
+
+
+def loaded_pair(program: Program, instruction: Instruction) -> tuple[tuple[int, bool], ...]:
+    first, second = slot_pair(program, instruction)
+    index = instruction.index
+    return (first, is_handed_on(program, index, above=1)), (second, is_handed_on(program, index))
 
 
 def global_name(program: Program, instruction: Instruction) -> tuple[str, bool]:
@@ -68,11 +81,14 @@ def load_assertion_error(m: Any, arg: int) -> Value:
 # ---- locals
 
 
-@raw("LOAD_FAST", "LOAD_FAST_CHECK")
-def load_fast(m: Any, frame: Frame, arg: int) -> None:
-    value = frame.slots[arg]
+@raw("LOAD_FAST", "LOAD_FAST_CHECK", arg=loaded)
+def load_fast(m: Any, frame: Frame, arg: tuple[int, bool]) -> None:
+    slot, handed_on = arg
+    value = frame.slots[slot]
     if value is None:
-        unbound_local(m, frame, arg)
+        unbound_local(m, frame, slot)
+    if type(value) is Unobserved and not handed_on:
+        value = frame.slots[slot] = value.observed()
     frame.stack.append(value)
 
 
@@ -83,22 +99,21 @@ def load_closure(m: Any, frame: Frame, arg: int) -> None:
 
 @raw("LOAD_FAST_AND_CLEAR", since=(3, 12))
 def load_fast_and_clear(m: Any, frame: Frame, arg: int) -> None:
-    value = frame.slots[arg]
+    value = observed(frame.slots[arg])
     frame.stack.append(NULL if value is None else value)
     frame.slots[arg] = None
 
 
 @raw("STORE_FAST")
 def store_fast(m: Any, frame: Frame, arg: int) -> None:
-    former = frame.slots[arg]
-    m.let_go(former)
+    m.let_go(observed(frame.slots[arg]))
     value = frame.stack.pop()
     frame.slots[arg] = None if value is NULL else value
 
 
 @raw("DELETE_FAST")
 def delete_fast(m: Any, frame: Frame, arg: int) -> None:
-    former = frame.slots[arg]
+    former = observed(frame.slots[arg])
     if former is None:
         unbound_local(m, frame, arg)
     if "." not in frame.program.slot_names[arg]:  # not a resume's parameter
@@ -106,18 +121,16 @@ def delete_fast(m: Any, frame: Frame, arg: int) -> None:
     frame.slots[arg] = None
 
 
-@raw("LOAD_FAST_LOAD_FAST", since=(3, 13), arg=slot_pair)
-def load_fast_load_fast(m: Any, frame: Frame, arg: tuple[int, int]) -> None:
-    values = [frame.slots[arg[0]], frame.slots[arg[1]]]
-    if None in values:
-        unbound_local(m, frame, arg[values.index(None)])
-    frame.stack.extend(values)
+@raw("LOAD_FAST_LOAD_FAST", since=(3, 13), arg=loaded_pair)
+def load_fast_load_fast(m: Any, frame: Frame, arg: tuple[tuple[int, bool], ...]) -> None:
+    for one in arg:
+        load_fast(m, frame, one)
 
 
 @raw("STORE_FAST_LOAD_FAST", since=(3, 13), arg=slot_pair)
 def store_fast_load_fast(m: Any, frame: Frame, arg: tuple[int, int]) -> None:
     frame.slots[arg[0]] = frame.stack[-1]
-    frame.stack[-1] = frame.slots[arg[1]]
+    frame.stack[-1] = frame.slots[arg[1]] = observed(frame.slots[arg[1]])
 
 
 @raw("STORE_FAST_STORE_FAST", since=(3, 13), arg=slot_pair)
@@ -139,7 +152,7 @@ def unbound_local(m: Any, frame: Frame, slot: int) -> NoReturn:
 
 @raw("MAKE_CELL")
 def make_cell(m: Any, frame: Frame, arg: int) -> None:
-    frame.slots[arg] = Cell(frame.slots[arg])
+    frame.slots[arg] = Cell(observed(frame.slots[arg]))
 
 
 @raw("COPY_FREE_VARS")

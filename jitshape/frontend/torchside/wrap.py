@@ -38,6 +38,7 @@ from jitshape.frontend.values.functions import (
     is_made_by_each_call,
 )
 from jitshape.frontend.values.storage import guard_identity, guard_type
+from jitshape.frontend.values.unobserved import GUARDED_LATE
 
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
@@ -47,6 +48,9 @@ for _cls in CONSTANTS:
     register_constant_type(_cls)
 PURE_OWNERS.update(CONSTANTS)
 PURE_GETTER_OWNERS.update(CONSTANTS)
+
+
+GUARDED_LATE.append(torch.Tensor)
 
 
 @wraps(torch.Tensor, subclasses=True)

@@ -214,6 +214,10 @@ class Value:
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return m.default_call(self, args, kwargs)
 
+    def hands_on(self) -> bool:
+        """Whether `call` runs code in the machine, with its arguments as they are."""
+        return False
+
     def getattr(self, m: Machine, name: str) -> Value:
         """Attribute by the full protocol; raises Raised(AttributeError)."""
         return m.default_getattr(self, name)

@@ -10,8 +10,9 @@ Invariant: `entries` is in program order once `complete`; before, it holds what 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from jitshape.frontend.values.storage import (
     real_instance_dict,
     wrap_field,
 )
+from jitshape.frontend.values.unobserved import Unobserved, unread
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -84,7 +86,9 @@ class DictValue(Storage):
         if entry is None and not self.complete and hashed not in self.missing:
             entry = self._read_real(m, hashed)
         if entry is not None and entry.value is None:
-            self._read_value(m, hashed, entry)
+            self._read_value(m, hashed, entry, m.wrap)
+        elif entry is not None and type(entry.value) is Unobserved:
+            entry.value = entry.value.observed()
         return entry
 
     def _read_real(self, m: Machine, hashed: Any) -> Entry | None:
@@ -102,10 +106,17 @@ class DictValue(Storage):
         self.entries[hashed] = entry
         return entry
 
-    def _read_value(self, m: Machine, hashed: Any, entry: Entry) -> None:
+    def handed_on(self, m: Machine) -> list[tuple[Value, Value]]:
+        """All pairs, as arguments of a call that need not look at the values."""
+        for hashed, entry in self.load(m).items():
+            if entry.value is None:
+                self._read_value(m, hashed, entry, partial(unread, m))
+        return [(entry.key, entry.value) for entry in self.entries.values() if entry.value]
+
+    def _read_value(self, m: Machine, hashed: Any, entry: Entry, make: Callable) -> None:
         key = entry.key.constant() if entry.key.is_constant() else real_key(entry.key)
         place = None if is_plain(key) else list(self.entries).index(hashed)
-        entry.value = m.wrap(dict.__getitem__(self.object, key), Key(self.source, key, place))
+        entry.value = make(dict.__getitem__(self.object, key), Key(self.source, key, place))
 
     def load(self, m: Machine) -> dict[Any, Entry]:
         """All keys, in order; values stay unread."""

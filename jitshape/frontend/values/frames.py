@@ -26,6 +26,7 @@ from jitshape.frontend.positions import origin_of
 from jitshape.frontend.values.base import CLOCK, Cell, Value
 from jitshape.frontend.values.classes import GETTERS
 from jitshape.frontend.values.dicts import DictValue
+from jitshape.frontend.values.unobserved import observed
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -67,7 +68,7 @@ class FrameValue(Value):
         if not self.frame.ended:
             return {}
         names = slot_names(self.frame.callee.code)
-        return {n: v for n, v in zip(names, self.frame.slots) if isinstance(v, Value)}
+        return {n: observed(v) for n, v in zip(names, self.frame.slots) if isinstance(v, Value)}
 
     def children(self) -> Iterable[Value]:
         return self.held().values()
@@ -200,7 +201,7 @@ def variables(m: Machine, frame: Frame) -> Value:
     names = slot_names(origin.code if origin is not None else frame.callee.code)
     slots = dict(zip(frame.program.slot_names, frame.slots))
     for name in names:
-        value = slots.get(name)
+        value = observed(slots.get(name))
         if isinstance(value, Cell):
             value = m.load_cell(value)
         if value is not None:

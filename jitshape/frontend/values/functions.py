@@ -177,6 +177,9 @@ class FunctionValue(CallableValue):
             return handler(m, args, kwargs)
         return m.inline(self, args, kwargs)
 
+    def hands_on(self) -> bool:
+        return type(self) is FunctionValue and not (self.pinned and self.object in HANDLERS)
+
     # ---- attributes
 
     def attributes(self, m: Machine) -> AttributeDict:
@@ -360,6 +363,9 @@ class BoundMethodValue(CallableValue):
 
     def call(self, m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return m.forward(self, self.function, [self.owner, *args], kwargs)
+
+    def hands_on(self) -> bool:
+        return type(self) is BoundMethodValue and self.function.hands_on()
 
     def getattr(self, m: Machine, name: str) -> Value:
         if name == "__self__":

@@ -16,6 +16,7 @@ from jitshape.frontend.sources import Item, Source
 from jitshape.frontend.values.base import Value, builds, unpack, wraps
 from jitshape.frontend.values.constants import CONSTANT_TYPES, FRESH, from_python
 from jitshape.frontend.values.storage import Storage, guard_type, kept, measured, reaches
+from jitshape.frontend.values.unobserved import Unobserved, unread
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
@@ -50,7 +51,17 @@ class SequenceValue(Storage):
             real = self.builtin.__getitem__(self.object, index)
             value = self.machine.wrap(real, Item(self.source, index))
             self.cells[index] = value
+        elif type(value) is Unobserved:
+            value = self.cells[index] = value.observed()
         return value
+
+    def handed_on(self) -> list[Value]:
+        """All items, as arguments of a call that need not look at them."""
+        for index in range(self.size()):
+            if self.cells[index] is None:
+                real = self.builtin.__getitem__(self.object, index)
+                self.cells[index] = unread(self.machine, real, Item(self.source, index))
+        return [value for value in self.cells if value is not None]
 
     def size(self) -> int:
         """The length; guarded on the first use."""
@@ -228,7 +239,7 @@ class TupleValue(SequenceValue):
 
     def reconstruct(self, e: Emitter) -> None:
         if self.cls is tuple:
-            for value in self.items:
+            for value in self.handed_on():
                 e.value(value)
             e.build("tuple", len(self.cells))
             return
