@@ -5,7 +5,7 @@ PIP = $(VENV)/bin/pip
 RUN = $(VENV)/bin/python
 TORCH ?= torch==2.13.0
 
-.PHONY: setup quickstart test test-triton test-store lint bench clean
+.PHONY: setup quickstart test test-triton test-mutations test-types test-store lint bench clean
 
 $(VENV)/ready: pyproject.toml setup.py $(wildcard jitshape/frontend/*.c jitshape/frontend/*.h jitshape/backend/*.c)
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
@@ -28,6 +28,12 @@ test: setup
 test-triton: setup
 	TRITON_EXAMPLES=200 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/backend/test_triton_jit.py tests/backend/codegen/test_triton.py tests/gpu
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/backend/test_quality.py --all-kernels
+
+test-mutations: setup
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/programs --all-mutations
+
+test-types: setup
+	TYPE_EXAMPLES=300 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/ir/ops/test_layouts.py
 
 test-store: setup
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/cache --store-faults 200

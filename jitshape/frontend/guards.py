@@ -145,9 +145,9 @@ READERS: dict[type, Callable[[Any, Any], Any]] = {
     S.Getter: lambda source, base: getattr(base, source.name),
 }
 NUMBERS: dict[str, Callable[[Any, int], Any]] = {
-    "size": lambda base, dim: base.size(dim),
-    "stride": lambda base, dim: base.stride(dim),
-    "offset": lambda base, dim: base.storage_offset(),
+    "size": lambda base, dim: type(base).size(base, dim),
+    "stride": lambda base, dim: type(base).stride(base, dim),
+    "offset": lambda base, dim: type(base).storage_offset(base),
     "len": lambda base, dim: len(base),
 }
 
@@ -201,17 +201,19 @@ def differences(check: TensorMatches, tensor: Any) -> list[tuple[str, Any, Any]]
     """(what, expected, seen) for all that keeps `tensor` from matching."""
     if type(tensor) is not check.type:
         return [("type", short(check.type), short(type(tensor)))]
+    methods = type(tensor)  # a tensor may have attributes of these names
     found: list[tuple[str, Any, Any]] = []
     for name in ("dtype", "device", "requires_grad", "is_leaf"):
         expected, seen = getattr(check, name), getattr(tensor, name)
         if expected is not None and seen != expected:
             found.append((name, expected, seen))
-    if tensor.dim() != len(check.sizes):
-        return [*found, ("dim()", len(check.sizes), tensor.dim())]
+    if methods.dim(tensor) != len(check.sizes):
+        return [*found, ("dim()", len(check.sizes), methods.dim(tensor))]
     for dim, size in enumerate(check.sizes):
-        if size is not None and tensor.size(dim) != size:
-            found.append((f"size({dim})", size, tensor.size(dim)))
+        if size is not None and methods.size(tensor, dim) != size:
+            found.append((f"size({dim})", size, methods.size(tensor, dim)))
     for dim, stride in enumerate(check.strides):
-        if stride is not None and tensor.stride(dim) != stride and tensor.size(dim) > 1:
-            found.append((f"stride({dim})", stride, tensor.stride(dim)))
+        seen = methods.stride(tensor, dim)
+        if stride is not None and seen != stride and methods.size(tensor, dim) > 1:
+            found.append((f"stride({dim})", stride, seen))
     return found or [("dispatch key set", hex(check.keys), "another")]

@@ -153,7 +153,7 @@ def _tensor_differences(guard: C.Guard, slots: tuple) -> list[tuple[str, Any, An
         return []
     found = differences(guard.check, tensor)  # type: ignore[arg-type]
     sizes = any(what.startswith("size(") for what, _, _ in found)
-    if sizes and tensor.is_contiguous():
+    if sizes and type(tensor).is_contiguous(tensor):
         found = [row for row in found if not row[0].startswith("stride(")]
     return found
 

@@ -49,11 +49,13 @@ def marked(*args: Any, **kwargs: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """`make()` changes the object and returns what undoes it; `new` is what it puts there."""
+    """`make()` changes the object and returns what undoes it; `new` is what it puts there;
+    `of_torch`: the object is one of torch's own, or of Python's."""
 
     text: str
     make: Callable[[], Callable[[], None]]
     new: Any = None
+    of_torch: bool = False
 
 
 def others(value: Any) -> Iterator[Any]:

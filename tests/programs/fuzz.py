@@ -14,12 +14,13 @@ import random
 import types
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
+import jitshape
 from jitshape.compiler import live_dispatchers
 from jitshape.frontend._evalframe import Dispatcher
 from jitshape.frontend.checks import Holds, Is
@@ -44,6 +45,9 @@ class Missed(BaseException):
 def missed(dispatcher: Any, slots: tuple) -> Any:
     raise Missed
 
+
+NEW_CALL = ("__call__ is new", "first base with __call__")
+WHEN = ("compiled after the change", "the second call after it", "after it was undone")
 
 # As they were before any change.
 PLAIN, DETACH = torch._C.DisableTorchFunctionSubclass, torch.Tensor.detach
@@ -131,6 +135,48 @@ class Fuzzer:
                 dispatcher.miss = miss
         return report
 
+    def run_through(self, limit: int | None, seed: int = 0) -> Report:
+        """As `run`, but a miss compiles, for what is there after the change; the next call finds
+        that entry, and the one after that, when all is as it was, the first one again.  Of what
+        is torch's own nothing is changed, since the compiler uses it itself."""
+        todo = [change for change in self.changes() if not change.of_torch]
+        if limit is not None and len(todo) > limit:
+            todo = random.Random(seed).sample(todo, limit)
+        report = Report()
+        self.compare()
+        for change in todo:
+            self.judge_through(change, report)
+        return report
+
+    def judge_through(self, change: Change, report: Report) -> None:
+        before = self.outcome(self.function, self.fresh())
+        compiles = jitshape.stats()["compiles"]
+        try:
+            undo = change.make()
+        except Exception:
+            return  # the object does not allow it
+        try:
+            calls = [self.fresh() for _ in range(3)]
+        except Exception:
+            undo()
+            return  # what it is now cannot be copied
+        try:
+            expected, *found = (
+                self.outcome(call, args, change.new)
+                for call, args in zip((self.function, self.compiled, self.compiled), calls)
+            )
+        finally:
+            undo()
+        found.append(self.outcome(self.compiled, self.fresh()))
+        report.changes += 1
+        report.misses += jitshape.stats()["compiles"] > compiles
+        for when, wanted, got in zip(WHEN, (expected, expected, before), found):
+            try:
+                assert_same(wanted, got)
+            except AssertionError as error:
+                report.wrong.append(f"{change.text}, {when}: {str(error).splitlines()[0]}")
+                return
+
     def compare(self) -> None:
         """Nothing is changed: the calls hit, and eager agrees with itself and with them."""
         first, second = (self.outcome(self.function, self.fresh()) for _ in range(2))
@@ -187,12 +233,15 @@ class Fuzzer:
                 here = keys.get(id(table), set())
                 modules = {n for n in own if isinstance(table.get(n), types.ModuleType)}
                 names_here = own - modules - set().union(*keys.values()) | here
-                yield from changes(value, text, names_here)
+                found = changes(value, text, names_here)
+                yield from (replace(change, of_torch=True) for change in found)
             else:
                 found = changes(value, text, names)
+                if str(getattr(value, "__module__", "")).partition(".")[0] == "torch":
+                    found = (replace(change, of_torch=True) for change in found)
                 # a compiled module stands for the `__call__` that its class had
                 is_own = value is type(self.function)
-                yield from (c for c in found if not (is_own and c.text.endswith("__call__ is new")))
+                yield from (c for c in found if not (is_own and c.text.endswith(NEW_CALL)))
         yield from shared_memory([(v, t) for v, t in objects if isinstance(v, torch.Tensor)])
         yield from ambient()
 
@@ -283,17 +332,33 @@ def slots_of(compiled: Any, args: tuple) -> tuple:
     return seen[0]
 
 
-def fuzz(compiled: Callable, function: Callable, args: tuple, limit: int | None = None) -> Report:
-    """Compile for the call, then judge a call after each of (at most `limit`) changes."""
+def others_beside(compiled: Callable, args: tuple) -> None:
+    """Entries for calls of other sizes and dtypes, as far as the program takes such."""
+    ways = (lambda t: torch.cat([t, t]) if t.dim() else t, lambda t: t.double())
+    for way in ways:
+        other = [way(a) if isinstance(a, torch.Tensor) else copy.deepcopy(a) for a in args]
+        with suppress(Exception):
+            compiled(*other)
+
+
+def fuzz(
+    compiled: Callable,
+    function: Callable,
+    args: tuple,
+    limit: int | None = None,
+    through: bool = False,
+) -> Report:
+    """Compile for the call, then judge a call after each of (at most `limit`) changes; `through`:
+    also what is compiled after it."""
     for _ in range(3):  # the entry, and a table that has a snapshot
         compiled(*copy.deepcopy(args))
-    fuzzer, before = Fuzzer(compiled, function, args, writes=False), copy.deepcopy(args)
+    fuzzer, before = Fuzzer(compiled, function, args, writes=through), copy.deepcopy(args)
     fuzzer.outcome(function, args)
     try:
         assert_same(before, args)
     except AssertionError:  # a container has changed
         fuzzer = Fuzzer(compiled, function, before, writes=True)
-    return fuzzer.run(limit)
+    return fuzzer.run_through(limit) if through else fuzzer.run(limit)
 
 
 def must_find_nothing(compiled: Callable, function: Callable, args: tuple) -> None:

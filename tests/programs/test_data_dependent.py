@@ -74,6 +74,22 @@ def test_gradients_of_what_a_mask_selects(backend: str) -> None:
     check(f, *calls, compiles=1, backend=backend)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_count_that_backward_counts_again(dynamic: bool | None) -> None:
+    """The gradient's own selection has as many elements: backward is written with one of the two
+    numbers, and has the other from what forward saved."""
+    norm = torch.nn.BatchNorm1d(3, track_running_stats=False)
+
+    def f(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(x)
+        out[mask] = norm(x[mask])
+        return out
+
+    grid = torch.linspace(-1.0, 2.0, 24).reshape(8, 3)
+    calls = [(grid.clone().requires_grad_(), torch.arange(8) % n != 0) for n in (3, 2)]
+    check(f, *calls, compiles=1, dynamic=dynamic)
+
+
 # ---- what a run refutes
 
 

@@ -9,7 +9,7 @@ import jitshape
 from jitshape.compiler import live_dispatchers
 from tests.programs import fuzz as fuzzing
 from tests.programs.examples import EXAMPLES
-from tests.programs.fuzz import Fuzzer, fuzz
+from tests.programs.fuzz import Fuzzer, fuzz, others_beside
 from tests.programs.models import PROGRAMS
 
 FEW = 120  # changes of each program; --all-mutations makes them all
@@ -29,6 +29,29 @@ def test_examples(name: str, limit: int | None) -> None:
     assert jitshape.stats()["graph_breaks"] == jitshape.stats()["fallbacks"] == 0
     assert not report.wrong, "\n".join(report.wrong)
     assert 5 <= report.misses < report.changes
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_beside_other_entries(name: str, limit: int | None) -> None:
+    """The call is served by one of several entries, whose guards are judged together."""
+    function, args = EXAMPLES[name]
+    jitshape.reset()
+    compiled = jitshape.compile(function)
+    others_beside(compiled, args)
+    assert jitshape.stats()["compiles"] > 1
+    report = fuzz(compiled, function, args, limit and limit // 2)
+    assert not report.wrong, "\n".join(report.wrong)
+    assert 2 <= report.misses < report.changes
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_is_compiled_after_a_change(name: str, limit: int | None) -> None:
+    """A miss compiles what eager computes after the change, and leaves the entry for before."""
+    function, args = EXAMPLES[name]
+    jitshape.reset()
+    report = fuzz(jitshape.compile(function), function, args, limit and limit // 10, through=True)
+    assert not report.wrong, "\n".join(report.wrong)
+    assert report.changes
 
 
 @pytest.mark.parametrize("name", FUZZED)

@@ -186,3 +186,20 @@ def test_custom_op() -> None:
     for x in (torch.ones(3), -torch.ones(3) * 3, torch.ones(4)):
         assert_same(f(x), compiled(x))
     assert calls == ["handled"] * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (torch.addmm, (torch.ones(3, dtype=torch.float64), torch.ones(2, 4), torch.ones(4, 3))),
+        (F.linear, (torch.ones(2, 4), torch.ones(3, 4), torch.ones(3, dtype=torch.float64))),
+        (torch.view_as_complex, (torch.ones(3, 2, dtype=torch.complex64),)),
+    ],
+)
+def test_dtypes_that_do_not_go_together(function: Callable, args: tuple) -> None:
+    def f(*args: torch.Tensor) -> torch.Tensor:
+        return function(*args)
+
+    for fn in (f, jitshape.compile(f)):
+        with pytest.raises(RuntimeError, match=r"dtype|only supported"):
+            fn(*args)

@@ -71,6 +71,7 @@ class ProgramWriter:
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
         self._told: set[Atom] = set()  # symbols that a result tells
+        self._sized = {number.symbol for number in graph.symbols} | set(self._input_symbols())
         self._asserts = list(graph.env.asserts) if graph.env is not None else []
         self._drew = False  # random numbers, so far
         self._restores = False  # whether a failed assert comes after that
@@ -276,6 +277,7 @@ class ProgramWriter:
         self._drew = self._drew or node.token is not None
         rows = (self.told.get(out.name, ()) for out in node.outs)
         told = {*new_symbols(node), *(atom for row in rows for atom in row if atom is not None)}
+        told -= self._sized  # a size that equals another one is written as that
         if told:
             self._bind_results(node, set(told))
         if is_checked(node):
@@ -330,11 +332,9 @@ class ProgramWriter:
 
     def _assert(self) -> None:
         """What the program relied on about numbers that are known from here on."""
-        sized = {number.symbol for number in self.graph.symbols}
-        sized |= set(self._input_symbols())
         for fact in list(self._asserts):
             symbols = set(fact.condition.symbols())
-            if symbols & self._told and symbols <= self._told | sized:
+            if symbols & self._told and symbols <= self._told | self._sized:
                 self._asserts.remove(fact)
                 what = assumption(fact)
                 text = fact.condition.print(self._atom)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from jitshape.frontend.lookup import MISSING, class_attribute
 from jitshape.frontend.sources import Field, Held
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.watching import is_trusted
@@ -98,12 +99,23 @@ def _named(m: Machine, function: types.FunctionType) -> Iterator[Any]:
         for attribute in attributes:
             if not isinstance(found, ModuleValue):
                 break
-            found = found.attributes(m).get_named(m, attribute)
+            found = _read(m, found, attribute)
         yield getattr(found, "function", None) or getattr(found, "object", None)
     for name in methods:
         if hasattr(torch.Tensor, name):
             m.guard_class(torch.Tensor, name)
             yield getattr(torch.Tensor, name)
+
+
+def _read(m: Machine, module: ModuleValue, name: str) -> Any:
+    """What a module holds, and what its class does, which comes first or in its place."""
+    cls = type(module.object)
+    for special in (name, "__getattribute__", "__getattr__"):
+        m.guard_class(cls, special)
+    held = class_attribute(cls, name)
+    if held is not MISSING:
+        m.guard_class(type(held), "__get__")
+    return module.attributes(m).get_named(m, name)
 
 
 @functools.cache

@@ -189,7 +189,12 @@ class ElementLoss:
         dtype = cls.dtype(x, y)
         if cls.reduction(args) != NONE:
             return fresh((), dtype, x.type.device)
-        return elementwise(env, [x, y], dtype)
+        return elementwise(env, cls.laid_out_as(x, y), dtype)
+
+    @staticmethod
+    def laid_out_as(x: Value, y: Value) -> list[Value]:
+        """The operands whose strides decide those of a loss that is not reduced."""
+        return [x, y]
 
     @staticmethod
     def dtype(x: Value, y: Value) -> torch.dtype:
@@ -341,7 +346,7 @@ class BinaryCrossEntropy:
 class BinaryCrossEntropyBackward:
     @staticmethod
     def type(env, grad, x, y, weight=None, reduction=MEAN):
-        return fresh(x.type.shape, x.type.dtype, x.type.device)
+        return elementwise(env, [x], x.type.dtype)
 
     @staticmethod
     def decompose(g, node, grad, x, y, weight=None, reduction=MEAN):
@@ -367,6 +372,10 @@ class BinaryCrossEntropyWithLogits:
     @staticmethod
     def dtype(x, y):
         return y.type.dtype
+
+    @staticmethod
+    def laid_out_as(x, y):
+        return [y]
 
     @staticmethod
     def reduction(args):

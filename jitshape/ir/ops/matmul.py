@@ -50,6 +50,11 @@ class Mm:
 
 def _added(env: Any, bias: Any, result: TensorType) -> TensorType:
     """`result`, to which `bias` is broadcast."""
+    if bias.type.dtype is not result.dtype:
+        raise RuntimeError(
+            f"expected self and mat2 to have the same dtype, but got {bias.type.dtype} and "
+            f"{result.dtype}"
+        )
     shape = broadcast(env, result.shape, bias.type.shape)
     if len(shape) > result.ndim or not all(map(env.equal, shape, result.shape)):
         raise RuntimeError(

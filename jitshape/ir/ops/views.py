@@ -421,6 +421,11 @@ class ViewAsReal:
 class ViewAsComplex:
     def check(env, x):
         old = x.type
+        if old.dtype not in (torch.float16, torch.float32, torch.float64):
+            raise RuntimeError(
+                "view_as_complex is only supported for half, float and double tensors, but got a "
+                f"tensor of {old.dtype}"
+            )
         if not old.ndim:
             raise RuntimeError("Input tensor must have one or more dimensions")
         require_shape(env, old.shape[-1:], [2], "Tensor must have a last dimension of size 2")
