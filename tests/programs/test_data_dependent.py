@@ -198,6 +198,18 @@ def test_branches_that_only_raise_are_demands() -> None:
     assert (found["compiles"], found["fallbacks"]) == (1, 0)
 
 
+def test_truths_of_tensors_that_only_raise_are_demands() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        if not (x > -2).all():
+            raise ValueError(f"small: {x.shape}")
+        scores = torch.distributions.Normal(x, x.exp()).log_prob(x * 2)
+        return scores * torch.distributions.Gumbel(x.mean(), x.exp().mean()).support.event_dim
+
+    calls = [(torch.full((n,), v),) for n, v in ((3, 1.0), (4, 0.5), (5, -3.0), (6, 2.0))]
+    found = agree(f, calls, fullgraph=True)
+    assert (found["compiles"], found["graph_breaks"]) == (2, 0)
+
+
 def test_a_count_of_one_broadcasts_as_in_eager() -> None:
     def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return x[: i.item()] + torch.ones(3, 2)

@@ -11,6 +11,7 @@ import re
 import threading
 import types
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jitshape.frontend.builtins_.mappings  # noqa: F401  (the handlers of dict methods)
@@ -23,6 +24,8 @@ from jitshape.frontend.values.classes import (
     SETTERS,
     ClassMethodValue,
     ClassValue,
+    DescriptorValue,
+    PropertyValue,
     StaticMethodValue,
     refuse_finalizer,
 )
@@ -188,7 +191,26 @@ def type_mro(m: Machine, cls: Any, /) -> Value:
 def descriptor_get(m: Machine, self: Value, instance: Value, owner: Any = None, /) -> Value:
     where = None if is_none(instance) else instance
     owner = owner if owner is not None else instance.type_value(m)
-    return self.descr_get(m, where, owner)
+    if isinstance(self, (DescriptorValue, FunctionValue)):
+        return self.descr_get(m, where, owner)
+    return self if where is None else _as_property(m, self).descr_get(m, where, owner)
+
+
+def _as_property(m: Machine, value: Value) -> PropertyValue:
+    """What a subclass of `property` is besides an object of its class."""
+    real = getattr(value, "object", None)
+    if not isinstance(real, property):
+        name = value.python_type().__qualname__
+        raise Break("builtin", f"a {name} is called as what it is derived from")
+    return PropertyValue(real, guard_identity(m, real, value.source))
+
+
+def _accessor(name: str) -> Callable[[Machine, Value], Value]:
+    return lambda m, value: _as_property(m, value).getattr(m, name)
+
+
+for _name in ("fget", "fset", "fdel"):
+    GETTERS[vars(property)[_name]] = _accessor(_name)
 
 
 @models(types.MethodType)

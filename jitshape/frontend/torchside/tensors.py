@@ -22,7 +22,12 @@ from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
 from jitshape.frontend.torchside.names_inside import guard_names
 from jitshape.frontend.torchside.number_rules import SYMBOLIC
-from jitshape.frontend.torchside.numbers import SymbolicBool, SymbolicNumber, number_value
+from jitshape.frontend.torchside.numbers import (
+    SymbolicBool,
+    SymbolicNumber,
+    number_value,
+    raising_branch,
+)
 from jitshape.frontend.torchside.numpy_scalars import SCALARS
 from jitshape.frontend.torchside.sizes import SizeValue, with_sizes
 from jitshape.frontend.torchside.watching import has_formula_of_users, may_call_anything
@@ -138,6 +143,9 @@ class TensorValue(Value):
         if self.transformed:
             raise Break("data_dependent_branch", "a transform of torch.func has no one truth")
         value = self.tensor.value
+        is_truth = value.type.dtype is torch.bool and all(s == 1 for s in value.type.shape)
+        if is_truth and raising_branch(m) is not None:  # the number decides, by an assert
+            return call_native(m, torch.Tensor.item, [self]).truth(m)
         raise Break(
             "data_dependent_branch",
             f"{value.name} is {value.type}, computed in the graph and unknown while tracing",

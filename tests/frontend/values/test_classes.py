@@ -162,3 +162,26 @@ def test_weak_references_are_no_slots():
 
     with pytest.raises(Break):
         run_traced(f, [Referred()])
+
+
+class Noting(property):
+    """Called on the class it is itself, as in torch.distributions."""
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else super().__get__(instance, owner)
+
+
+class Noted:
+    def __init__(self, n):
+        self.n = n
+
+    @Noting
+    def twice(self):
+        return 2 * self.n
+
+
+def test_subclasses_of_property():
+    def f(x):
+        return x.twice, type(x).twice.fget(x), Noted.twice.fset
+
+    assert check(f, Noted(3)) == (6, 6, None)
