@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from jitshape.frontend.remembering import Remembering, ask
 from jitshape.frontend.sources import Source, class_field
 
 
@@ -405,6 +406,10 @@ class Ambient(Check):
         return f"{self.name} is {short(self.value)}"
 
 
+def call_with(function: Any, args: tuple, kwargs: tuple[tuple[str, Any], ...]) -> Any:
+    return function(*args, **dict(kwargs))
+
+
 @dataclass(frozen=True)
 class Remembers(Ambient):
     """A function that remembers its results (`functools.lru_cache`), or reads the state of the
@@ -415,9 +420,10 @@ class Remembers(Ambient):
     kwargs: tuple[tuple[str, Any], ...]
 
     def holds(self) -> bool:
-        """Call it, as the program would."""
+        """Call it, as the program would; what is remembered is looked up."""
+        call = ask if type(self.function) is Remembering else call_with
         try:
-            now = self.function(*self.args, **dict(self.kwargs))
+            now = call(self.function, self.args, self.kwargs)
         except Exception:
             return False
         alike = type(now) in LITERALS and type(self.value) in LITERALS

@@ -30,6 +30,7 @@ class Effects:
     def __init__(self) -> None:
         self._touched: dict[int, Value] = {}
         self._calls: list[tuple[Any, list[Value], dict[str, Value]]] = []
+        self._counted: list[tuple[Any, list[Value], dict[str, Value]]] = []
 
     def touch(self, value: Value) -> None:
         """The object of `value`, which exists outside, is about to change."""
@@ -38,6 +39,11 @@ class Effects:
     def call(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
         """Call the real `function` after the graph, in program order: output of the program."""
         self._calls.append((function, args, kwargs))
+
+    def count(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """Call the real `function` after the graph: bookkeeping that the program cannot see but
+        by asking for it, and so no effect that anything has to wait for."""
+        self._counted.append((function, args, kwargs))
 
     def touched(self) -> Iterable[Value]:
         """The values whose objects are written, in the order of the first write."""
@@ -65,10 +71,10 @@ class Effects:
                     yield Guard(written.source, Distinct(other.source))
 
     def replay(self, e: Emitter) -> None:
-        """Emit all writes, then the calls."""
+        """Emit all writes, then the calls, then what counts."""
         for value in self._touched.values():
             value.write_back(e)
-        for function, args, kwargs in self._calls:
+        for function, args, kwargs in (*self._calls, *self._counted):
             e.begin_call()
             e.const(function)
             for value in (*args, *kwargs.values()):

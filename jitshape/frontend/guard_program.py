@@ -38,9 +38,10 @@ def rank(check: C.Check) -> int:
 
 
 def place(guard: Guard) -> int:
-    """Where a guard stands: ambient, arguments, relations of sizes, parts of arguments, rest."""
+    """Where a guard stands: ambient, arguments, relations of sizes, parts of arguments, rest, and
+    what calls functions: only for calls that the entry would serve."""
     if isinstance(guard.check, C.Ambient):
-        return 0
+        return 6 if isinstance(guard.check, C.Remembers) else 0
     if isinstance(guard.check, C.Holds):
         return 2 if all(isinstance(s.base, S.Local) for _, s in guard.check.symbols) else 5
     if isinstance(guard.check, RELATIONS):

@@ -144,3 +144,32 @@ def test_breaks(function, reason):
     factor.cache_clear()
     assert torch.equal(found, function(torch.ones(2)))
     assert jitshape.stats()["details"]["break_reasons"] == {f"builtin: {reason}": 1}
+
+
+@functools.lru_cache(maxsize=2)
+def bounded(name):
+    return FACTOR[0] + len(name)
+
+
+@functools.lru_cache(typed=True)
+def typed(number, *, plus=0):
+    return number + plus
+
+
+def counts(x, name):
+    y = x * factor("a") + factor("a", plus=2) + bounded(name) + typed(1) + typed(1.0, plus=2)
+    return y * factor("a")
+
+
+def test_calls_are_counted_as_in_eager():
+    infos = {}
+    for function in (counts, jitshape.compile(counts, fullgraph=True)):
+        functions, seen = (factor, bounded, typed), []
+        for remembering in functions:
+            remembering.cache_clear()
+        for name in ("a", "a", "bb", "ccc", "a", "a", "ccc"):
+            function(torch.ones(2), name)
+            seen.append([remembering.cache_info() for remembering in functions])
+        infos[function] = seen
+    eager, compiled = infos.values()
+    assert compiled == eager

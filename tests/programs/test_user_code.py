@@ -1,12 +1,14 @@
 """Code of the user's that torch would call while tracing: it runs when, and as often as, in
 eager execution."""
 
+import abc
 import importlib.util
 import sys
 
 import pytest
 import torch
 
+import jitshape
 from jitshape.frontend.torchside.watching import watched
 from jitshape.frontend.values.base import Break
 from tests.programs.pieces import check_pieces, inputs, note
@@ -141,3 +143,39 @@ def test_imports_run_with_all_that_hooks_and_modules_call(tmp_path, monkeypatch)
     assert called == ["imported", "nowhere"]
     for name in ("helper", "imported", "looked_for"):
         del sys.modules[name]
+
+
+def abstract(log):
+    """A class that decides by code of the user's which classes derive from it."""
+
+    class Having(metaclass=abc.ABCMeta):  # noqa: B024
+        @classmethod
+        def __subclasshook__(cls, other):
+            log.append(other.__name__)
+            return hasattr(other, "wanted") or NotImplemented
+
+    class Odd:
+        __subclasses__ = None
+
+    return Having, abc.ABCMeta("Asks", (), {"__subclasses__": lambda: [Odd, 3]})
+
+
+class Wanted:
+    wanted = 1
+
+
+def test_hooks_of_abstract_classes_run_as_often_as_in_eager():
+    def program(x, having, asks):
+        found = [isinstance(x, having), isinstance(Wanted(), having), issubclass(int, having)]
+        try:
+            issubclass(int, asks)
+        except TypeError as error:
+            found.append(str(error))
+        return found
+
+    logs, results = ([], []), []
+    for log, run in zip(logs, (program, jitshape.compile(program))):
+        classes = abstract(log)
+        results.append([run(torch.ones(2), *classes) for _ in range(2)])
+    assert results[0] == results[1]
+    assert logs[0] == logs[1] == ["Tensor", "Wanted", "int"]

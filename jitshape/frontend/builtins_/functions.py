@@ -106,7 +106,13 @@ def _pure_abc(cls: type, check: Any) -> bool:
 def _registered(m: Machine, actual: type, cls: type) -> bool:
     """`issubclass`, where `cls` may be an abstract base class.  A virtual subclass stays one, but
     any class may still become one; in another process it may not be one."""
-    found = issubclass(actual, cls)
+    asked = _asked_of_user(cls) if cls not in actual.__mro__ else None
+    if asked is not None:
+        m.stop("user_code", f"issubclass asks {asked.__qualname__}.__subclasshook__")
+    try:
+        found = issubclass(actual, cls)
+    except Exception as error:
+        m.stop("raises", f"issubclass raises {type(error).__name__}: {error}")
     if not found and isinstance(cls, abc.ABCMeta):
         m.guard_registrations()
     elif found and cls not in actual.__mro__:
@@ -115,7 +121,23 @@ def _registered(m: Machine, actual: type, cls: type) -> bool:
     return found
 
 
-def _is_standard(cls: type) -> bool:
+def _asked_of_user(cls: type) -> type | None:
+    """The class whose hook, written by the user, may be asked for subclasses of `cls`: an abstract
+    class asks those that derive from it, too."""
+    waiting, seen = [cls], set()
+    while waiting:
+        each = waiting.pop()
+        if each in seen or not isinstance(each, abc.ABCMeta):
+            continue
+        seen.add(each)
+        hook = each.__subclasshook__
+        if not _is_standard(getattr(hook, "__func__", None) or object):
+            return each
+        waiting += type.__subclasses__(each)
+    return None
+
+
+def _is_standard(cls: Any) -> bool:
     return cls.__module__.partition(".")[0] in sys.stdlib_module_names
 
 

@@ -4,18 +4,17 @@ In: calls with constant arguments.  Out: what the real function gives, and a gua
 giving that, unless it is listed as one that reads nothing else.
 Invariant: its author says that the result depends on the arguments alone, so the real function is
 called while tracing, as the program would call it; but not behind writes of the program, which it
-could not see yet, unless it has the result.
+could not see yet, unless it has the result.  Compiled code makes the program's call, which counts.
 """
 
 from __future__ import annotations
 
-import functools
-import gc
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import is_none, models
 from jitshape.frontend.checks import Remembers, short
 from jitshape.frontend.lookup import class_attribute
+from jitshape.frontend.remembering import MISSING, Remembering, ask, peek, recount
 from jitshape.frontend.values.base import Break, Value
 from jitshape.frontend.values.constants import from_python
 from jitshape.frontend.values.functions import PURE, BoundMethodValue, call_native
@@ -26,10 +25,8 @@ from jitshape.frontend.values.storage import guard_identity
 if TYPE_CHECKING:
     from jitshape.frontend.machine import Machine
 
-_Remembering = functools._lru_cache_wrapper
 
-
-@models(_Remembering.__call__)
+@models(Remembering.__call__)
 def call(m: Machine, function: Any, /, *args: Value, **kwargs: Value) -> Value:
     real = function.object
     if real in PURE:
@@ -39,10 +36,10 @@ def call(m: Machine, function: Any, /, *args: Value, **kwargs: Value) -> Value:
         return m.call(function.getattr(m, "__wrapped__"), list(args), kwargs)
     given = tuple(_known(m, real, a) for a in args)
     named = tuple((name, _known(m, real, a)) for name, a in kwargs.items())
-    if not m.effects.empty() and not _has(real, given, named):
+    if not m.effects.empty() and peek(real, given, named) is MISSING:
         raise Break("builtin", f"{real.__name__} remembers results and is called behind writes")
     try:
-        result = real(*given, **dict(named))
+        result = ask(real, given, named)
     except Exception as error:
         raise Break("raises", f"{real.__name__} raises {type(error).__name__}: {error}") from error
     value = from_python(m, result) if is_plain(result) else m.wrap(result, None)
@@ -53,17 +50,8 @@ def call(m: Machine, function: Any, /, *args: Value, **kwargs: Value) -> Value:
     shown = [*map(short, given), *(f"{key}={short(x)}" for key, x in named)]
     name = f"{real.__name__}({', '.join(shown)})"
     m.guard(None, Remembers(name, result, real, given, named))
+    m.effects.count(recount, [m.wrap(real, None), *args], kwargs)
     return value
-
-
-def _has(real: Any, given: tuple, named: tuple) -> bool:
-    """Whether the result is there already, so that no code of the user's would run.  Looked up as
-    C does it, for plain calls; where in doubt it is not."""
-    stored = [x for x in gc.get_referents(real) if type(x) is dict and x is not real.__dict__]
-    if named or len(stored) != 1 or real.cache_parameters()["typed"]:
-        return False
-    alone = len(given) == 1 and type(given[0]) in (int, str)
-    return (given[0] if alone else given) in stored[0]
 
 
 def _known(m: Machine, real: Any, value: Value) -> Any:
@@ -86,6 +74,6 @@ def _known(m: Machine, real: Any, value: Value) -> Any:
     return value.constant()
 
 
-@models(_Remembering.__get__)
+@models(Remembering.__get__)
 def get(m: Machine, function: Value, instance: Value, owner: Value | None = None, /) -> Value:
     return function if is_none(instance) else BoundMethodValue(function, instance)
