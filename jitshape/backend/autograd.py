@@ -226,6 +226,15 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+def _saveable(tensor: torch.Tensor) -> torch.Tensor:
+    """What autograd keeps for `tensor`, which eager need not have saved itself."""
+    if not tensor.is_inference():
+        return tensor
+    row = tensor.storage_offset(), tensor.shape, tensor.stride()
+    seen = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return seen.set_(tensor.untyped_storage(), *row)
+
+
 class _Call:
     """What one call hands through `Function.apply`, beside the tensors autograd sees."""
 
@@ -244,7 +253,7 @@ class CompiledGraph(torch.autograd.Function):
         contract = runtime.contract
         results = call.results = list(runtime.forward(*call.inputs))
         end = contract.kept + contract.saved
-        ctx.save_for_backward(*results[contract.kept : end])
+        ctx.save_for_backward(*map(_saveable, results[contract.kept : end]))
         ctx.runtime, ctx.sizes = runtime, results[end : end + contract.sizes]
         ctx.freed, ctx.remaining = 0, None
         tensors = tuple(results[place] for place in contract.tensors)

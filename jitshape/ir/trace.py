@@ -62,6 +62,7 @@ class Trace(TorchDispatchMode):
         self._arguments: list[tuple[SymbolicTensor, Value]] = []
         self._lifted: dict[int, SymbolicTensor] = {}
         self._memories: dict[int, Storage | None] = {}
+        self._inference: dict[Storage | None, bool] = {}  # by memory: made in inference mode
         self.consumes = False  # a backward recorded here has freed what its graph had saved
         self.in_backward = False
         self.probing = False  # a backward that is undone: what autograd calls does nothing
@@ -109,7 +110,9 @@ class Trace(TorchDispatchMode):
         value = self.graph.add_input(type_, _unused(name, taken))
         value.storage = self._storage(tensor, value.storage)
         value.requires_grad = tensor.requires_grad
-        leaf = make_symbolic(value, self.env, tensor.requires_grad)
+        self._inference[value.storage] = tensor.is_inference()
+        with torch.inference_mode(tensor.is_inference()):
+            leaf = make_symbolic(value, self.env, tensor.requires_grad)
         if isinstance(tensor, torch.nn.Parameter):
             leaf._is_param = True
         self.leaves.append(leaf)
@@ -143,8 +146,12 @@ class Trace(TorchDispatchMode):
         return known
 
     def wrap(self, value: Value) -> SymbolicTensor:
-        """A new tensor for `value`."""
-        return make_symbolic(value, self.env)
+        """A new tensor for `value`: views of inputs are inference tensors if these are."""
+        kind = self._inference.get(value.storage)
+        if kind is None or kind == torch.is_inference_mode_enabled():
+            return make_symbolic(value, self.env)
+        with torch.inference_mode(kind):
+            return make_symbolic(value, self.env)
 
     @staticmethod
     def value(tensor: SymbolicTensor) -> Value:
@@ -445,8 +452,8 @@ def block(definition: OpDef, trace: Trace, func: Any, args: tuple, kwargs: dict[
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise eager_error(trace.env, func, values, kwargs, error) from None
     if type(out) is Value:
-        return make_symbolic(out, trace.env)
-    return [None if v is None else make_symbolic(v, trace.env) for v in out]
+        return trace.wrap(out)
+    return [None if v is None else trace.wrap(v) for v in out]
 
 
 def _written(

@@ -54,6 +54,8 @@ def requires_grad_(m: Machine, tensor: TensorValue, requires_grad: Value | None 
         raise Break("autograd", "requires_grad_(False): a tensor leaves autograd")
     if not (symbolic.dtype.is_floating_point or symbolic.dtype.is_complex):
         raise Break("raises", f"requires_grad_ of a tensor of {symbolic.dtype}")
+    if symbolic.is_inference() and not torch.is_inference_mode_enabled():
+        raise Break("raises", "requires_grad_ of an inference tensor outside of inference mode")
     trace = m.tracer.trace
     argument = trace.argument(symbolic)
     if argument is None:

@@ -111,6 +111,8 @@ BREAKS: dict[Any, str] = {
     torch.Tensor.__reduce_ex__: _REASON_RUN,
     torch.Tensor.share_memory_: _REASON_RUN,
     torch._C._autograd._push_saved_tensors_default_hooks: "hooks would see tensors of the graph",
+    torch.inference_mode.__enter__: "tensors made in inference mode are of another kind",
+    torch.inference_mode.__exit__: "tensors made in inference mode are of another kind",
     torch.from_numpy: _REASON_RUN,
     torch.save: "input and output",
     torch.load: "input and output",
