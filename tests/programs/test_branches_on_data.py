@@ -141,6 +141,52 @@ def test_gradients_go_through_the_branch_that_was_taken(sign: int) -> None:
     assert (stats["compiles"], stats["graph_breaks"]) == (2, 0)
 
 
+def test_operands_that_backward_needs_are_not_written() -> None:
+    def f(cond: Callable, x: torch.Tensor) -> Any:
+        y = x * 1
+        z = cond(x.sum() > 0, lambda t: t * t, torch.sin, (y,))
+        y.add_(1)
+        return (z + y).sum()
+
+    compiled = jitshape.compile(lambda x: f(torch.cond, x))
+    for run in (compiled, lambda x: f(choose, x)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            run(torch.ones(3, requires_grad=True)).backward()
+
+
+def twice(cond: Callable, x: torch.Tensor, w: torch.Tensor) -> Any:
+    def inner(t: torch.Tensor) -> Any:
+        return cond(t[0, 0] > 0, lambda u: (u @ w) * x, lambda u: u[u > 0.5].sum() + u, (t,))
+
+    return cond(x.sum() > 0, inner, lambda t: Tripled.apply(t) @ w, (x * 2,)).square().sum()
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 3 * ctx.saved_tensors[0]
+
+
+def test_gradients_of_branches_in_branches() -> None:
+    jitshape.reset()
+    w = torch.rand(4, 4, requires_grad=True)
+    compiled = jitshape.compile(lambda x: twice(torch.cond, x, w), fullgraph=True)
+    for rows, sign in ((3, 1), (4, -1), (5, 1)):
+        given = torch.rand(rows, 4) * sign
+        found = []
+        for run in (compiled, lambda x: twice(choose, x, w)):
+            x, w.grad = given.clone().requires_grad_(), None
+            run(x).backward()
+            found.append((x.grad, torch.zeros_like(w) if w.grad is None else w.grad))
+        torch.testing.assert_close(*found)
+    assert jitshape.stats()["compiles"] == 2
+
+
 def test_only_the_branch_that_is_taken_is_differentiated() -> None:
     def f(cond: Callable, x: torch.Tensor) -> Any:
         return cond(x.sum() > 0, lambda t: t.sqrt().sum(), lambda t: (t * 2).sum(), (x,))

@@ -392,6 +392,7 @@ class _Chosen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, branches: _Branches, *sources: SymbolicTensor) -> tuple[Any, ...]:
         ctx.branches = branches
+        ctx.save_for_backward(*sources)  # as eager does: none may be written until backward
         trace = branches.machine.tracer.trace
         outs = [trace.wrap(out) for out in branches.forward()]
         ctx.mark_non_differentiable(*(o for o, t in zip(outs, branches.tracked) if not t))
@@ -402,6 +403,7 @@ class _Chosen(torch.autograd.Function):
         branches = ctx.branches
         if torch.is_grad_enabled():
             raise Break("autograd", "the gradient of a cond is differentiated")
+        _ = ctx.saved_tensors
         trace = branches.machine.tracer.trace
         tangents = [trace.unwrap(gradient) for gradient in gradients]
         return (None, *branches.backward(tangents))
