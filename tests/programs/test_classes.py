@@ -314,3 +314,35 @@ def test_static_and_class_methods_have_the_names_of_their_functions() -> None:
         return [*found, names_of(method), method.__get__(None, int)(7)]
 
     assert told(jitshape.compile(program)) == told(program)
+
+
+class Generating:
+    def send(self, value): ...
+    def throw(self, *args): ...
+    def close(self): ...
+    def __iter__(self): ...
+    def __next__(self): ...
+
+
+class Shows:
+    """A proxy: its class is what it stands for."""
+
+    def __init__(self, cls):
+        self.cls = cls
+
+    @property
+    def __class__(self):
+        return self.cls
+
+
+def abstract_of_proxies(x, *proxies):
+    return [isinstance(proxy, collections.abc.Generator) for proxy in proxies], [
+        isinstance(proxy, (collections.abc.Mapping, Shows)) for proxy in proxies
+    ]
+
+
+def test_abstract_classes_ask_proxies_for_the_class_that_they_show():
+    compiled, x = jitshape.compile(abstract_of_proxies), torch.ones(2)
+    for classes in ((Generating, int), (dict, Generating)):
+        args = (x, *map(Shows, classes))
+        assert compiled(*args) == abstract_of_proxies(*args)

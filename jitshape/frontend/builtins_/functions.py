@@ -194,7 +194,12 @@ def type_subclasscheck(m: Machine, cls: Value, other: Value, /) -> Value:
 
 @models(abc.ABCMeta.__instancecheck__)
 def abc_instancecheck(m: Machine, cls: Value, value: Value, /) -> Value:
-    return m.const(_registered(m, value.python_type(), cls.constant()))
+    """Either what the value shows as its class derives from `cls`, or what it is."""
+    shown, actual = _shown_class(m, value), value.python_type()
+    if shown is not None and not isinstance(shown, ClassValue):
+        m.stop("builtin", f"isinstance of a {actual.__qualname__}, whose __class__ is no class")
+    kinds = [actual] if shown is None else [shown.object, actual]
+    return m.const(any(_registered(m, kind, cls.constant()) for kind in kinds))
 
 
 @models(abc.ABCMeta.__subclasscheck__)
