@@ -50,14 +50,18 @@ def family(node: Node) -> str:
     definition = OPS.get(node.op)
     if definition is None:
         return "extern"
-    if definition.has("left_to_aten") and definition.left_to_aten(*node.args):
+    left_to_aten = definition.left_to_aten_rule
+    if left_to_aten is not None and left_to_aten(*node.args):
         return "extern"
-    if definition.family != "view" and not all(map(_has_arithmetic, (*node.inputs(), *node.outs))):
+    if definition.family == "view":
+        other = definition.is_run or node.outs[0].type.dtype != view_source(node).type.dtype
+        return "extern" if other else "view"
+    if definition.family == "extern":
         return "extern"
-    if definition.family == "view" and (
-        definition.has("run") or node.outs[0].type.dtype != view_source(node).type.dtype
-    ):
-        return "extern"
+    for values in (node.outs, node.inputs()):
+        for value in values:
+            if value.type.dtype not in ARITHMETIC:
+                return "extern"
     return definition.family
 
 

@@ -31,6 +31,7 @@ the defaults.  What a block may define (all static methods):
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,14 @@ class OpDef:
 
     def has(self, method: str) -> bool:
         return getattr(self.block, method, None) is not None
+
+    @functools.cached_property
+    def is_run(self) -> bool:
+        return self.has("run")
+
+    @functools.cached_property
+    def left_to_aten_rule(self) -> Callable[..., bool] | None:
+        return getattr(self.block, "left_to_aten", None)
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("__"):
