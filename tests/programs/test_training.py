@@ -139,10 +139,10 @@ def test_a_saved_tensor_that_was_written_is_an_error(name: str) -> None:
 
 def test_a_result_that_was_written_is_no_error_where_it_is_computed_again() -> None:
     """Eager saves the result of exp; backward computes it from what stays as it was."""
-    compiled = jitshape.compile(lambda x: (x * 2).exp())
-    x = torch.randn(3, requires_grad=True)
-    result = compiled(x)
-    expected = 2 * result.detach()
+    compiled = jitshape.compile(lambda x, w: (x * w).exp())
+    x, w = (torch.randn(3, requires_grad=True) for _ in range(2))
+    result = compiled(x, w)
+    expected = w.detach() * result.detach()
     with torch.no_grad():
         result.mul_(5)
     result.sum().backward()
