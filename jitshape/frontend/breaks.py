@@ -65,6 +65,7 @@ class Continuations:
     bridges: dict[tuple, tuple[FunctionType, Any]] = field(default_factory=dict)
     compiled: dict[int, Callable] = field(default_factory=dict)  # by id of the resume function
     parts: dict[int, tuple] = field(default_factory=dict)  # what it was made of
+    raisers: dict[tuple, tuple] = field(default_factory=dict)  # the same, by key
     varying: dict[CodeType, set[str]] = field(default_factory=dict)
     vain: int = 0
     graphs: bool = False
@@ -91,8 +92,17 @@ class Continuations:
         if id(function) not in self.parts:
             return None
         position, home, inner = self.parts[id(function)]
-        thrower = None if inner is None else self.raising(inner)
-        return make_function(raising_code(position, thrower), *home)
+        return self.raiser(position, home, None if inner is None else self.raising(inner))
+
+    def raiser(self, position: Position, home: Home, inner: FunctionType | None) -> FunctionType:
+        """What raises its last argument at a position; with `inner`, another such function, out
+        of the call of that."""
+        key = ("raises", *position.key, *map(id, home), id(inner))
+        if key not in self.made:
+            code = unseen(raising_code, position, inner)
+            self.made[key] = make_function(code, *home)
+            self.raisers[key] = position, home, inner  # keeps alive what ids name
+        return self.made[key]
 
     def varying_of(self, code: CodeType) -> Collection[str]:
         """Of a resume function, what was symbolic where it goes on."""

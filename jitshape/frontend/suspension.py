@@ -36,7 +36,7 @@ from jitshape.frontend.positions import (
     unsupported,
     whole_body,
 )
-from jitshape.frontend.resume import resume_code
+from jitshape.frontend.resume import raising_code, resume_code
 from jitshape.frontend.values.base import Value
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ def drive(owner: Any, call: Any, *arguments: Any) -> Iterator[Any]:
             call = partial(step.throw, error)
             error = None
         step = call_finished(call)
+        call = None
     if type(step) is Done:
         return step.value
     return (yield from step)
@@ -184,16 +185,19 @@ class Raising(Going):
     """Makes what raises at a position."""
 
     def __call__(self) -> Callable[..., Any]:  # type: ignore[override]
-        from jitshape.frontend.breaks import make_function, unseen
-        from jitshape.frontend.resume import raising_code
+        known = self.continuations()
+        if known is None:
+            return native(self.position, self.home, raising_code)
+        return known.raiser(self.position, self.home, None)
 
-        return make_function(unseen(raising_code, self.position), *self.home)
 
-
-def native(position: Position, home: Home) -> FunctionType:
+def native(
+    position: Position, home: Home, write: Callable[[Position], CodeType] = resume_code
+) -> FunctionType:
+    """What starts there, of nobody."""
     from jitshape.frontend.breaks import make_function, unseen
 
-    return make_function(unseen(resume_code, position), *home)
+    return make_function(unseen(write, position), *home)
 
 
 # ---- leaving a trace
