@@ -174,6 +174,11 @@ class _Runtime:
     def __post_init__(self) -> None:
         self.backwards: dict[tuple[tuple[bool, ...], Lowered], Program] = {}
         self.needed: dict[int, frozenset[int]] = {}
+        contract = self.contract
+        places = range(len(contract.tensors))
+        self.untracked = [i for i in places if i not in contract.tangents]
+        self.plain = not (contract.same or contract.mutations or contract.passed)
+        self.plain = self.plain and not (contract.aliases or contract.reshaped)
         self.lock = forks.lock()
 
     def backward(self, defined: tuple[bool, ...], lowered: Lowered) -> Program:
@@ -256,14 +261,14 @@ class CompiledGraph(torch.autograd.Function):
         ctx.save_for_backward(*map(_saveable, results[contract.kept : end]))
         ctx.runtime, ctx.sizes = runtime, results[end : end + contract.sizes]
         ctx.freed, ctx.remaining = 0, None
-        tensors = tuple(results[place] for place in contract.tensors)
-        tracked = set(contract.tangents)
-        ctx.mark_non_differentiable(*(t for i, t in enumerate(tensors) if i not in tracked))
+        tensors = tuple([results[place] for place in contract.tensors])
+        if runtime.untracked:
+            ctx.mark_non_differentiable(*[tensors[i] for i in runtime.untracked])
         ctx.set_materialize_grads(False)
-        ctx.strides = tuple(
+        ctx.strides = [
             tensors[i].stride() if like else None
             for i, like in zip(contract.tangents, contract.like_output)
-        )
+        ]
         return tensors
 
     @staticmethod
@@ -277,7 +282,7 @@ class CompiledGraph(torch.autograd.Function):
                 avoid="call the function with set_stance('force_eager'), or without create_graph",
             )
         tangents = [gradients[i] for i in contract.tangents]
-        defined = tuple(t is not None for t in tangents)
+        defined = tuple([t is not None for t in tangents])
         nothing = (None, None)
         if not any(defined):
             return nothing + (None,) * len(contract.differentiable)
@@ -293,7 +298,7 @@ class CompiledGraph(torch.autograd.Function):
             results = runtime.backward(defined, lowered)(given)
         wanted = ctx.needs_input_grad[2:]
         places = zip(contract.differentiable, wanted)
-        return nothing + tuple(results[i] if needed else None for i, needed in places)
+        return (*nothing, *[results[i] if needed else None for i, needed in places])
 
 
 @contextmanager
@@ -373,7 +378,8 @@ def make_autograd_callable(
         results = call.results
         for place, tensor in zip(contract.tensors, tensors):
             results[place] = tensor
-        _finish(contract, inputs, results)
+        if not runtime.plain:
+            _finish(contract, inputs, results)
         return results[: contract.returned]
 
     return run
