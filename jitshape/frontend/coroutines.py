@@ -25,10 +25,11 @@ from jitshape.frontend.generators import (
     thrown,
 )
 from jitshape.frontend.lookup import name_in_c
-from jitshape.frontend.values.base import CLOCK, Raised, Value
+from jitshape.frontend.values.base import CLOCK, Break, Raised, Restart, Value
 
 if TYPE_CHECKING:
     from jitshape.frontend.emit import Emitter
+    from jitshape.frontend.frame import Frame
     from jitshape.frontend.machine import Machine
 
 _EVENT_LOOP = f"{sysconfig.get_path('stdlib')}/asyncio/"
@@ -48,6 +49,7 @@ def hooks_of_generators() -> str:
 
 
 AMBIENT["asyncgen_hooks"] = hooks_of_generators
+AMBIENT["coroutine_origins"] = sys.get_coroutine_origin_tracking_depth
 
 
 class CoroutineValue(GeneratorValue):
@@ -58,6 +60,13 @@ class CoroutineValue(GeneratorValue):
     prefix = "cr_"
     delegate_name = "cr_await"
     reused = "cannot reuse already awaited coroutine"
+
+    def __init__(self, m: Machine, frame: Frame) -> None:
+        super().__init__(m, frame)
+        m.guard(None, Ambient("coroutine_origins", 0))
+        if sys.get_coroutine_origin_tracking_depth():
+            cause = Break("async", "coroutines are to remember where they were made")
+            raise Restart(self.made_at, cause)
 
     def methods(self) -> dict[str, Method]:
         return COROUTINE_METHODS

@@ -1,6 +1,7 @@
 """Coroutines and asynchronous generators with tensors, driven from compiled code and beyond it."""
 
 import asyncio
+import sys
 import types
 import warnings
 
@@ -146,3 +147,16 @@ def test_a_coroutine_that_nobody_awaits_is_warned_about():
             warnings.simplefilter("always")
             compiled(torch.ones(2))
         assert ["scaled" in str(w.message) for w in caught] == [True]
+
+
+def test_coroutines_remember_where_they_were_made():
+    compiled = jitshape.compile(given_away)
+    x = torch.ones(2)
+    for depth in (0, 1, 0):
+        sys.set_coroutine_origin_tracking_depth(depth)
+        try:
+            want, got = given_away(x), compiled(x)
+        finally:
+            sys.set_coroutine_origin_tracking_depth(0)
+        assert want.cr_origin == got.cr_origin
+        want.close(), got.close()
