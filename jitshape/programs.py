@@ -32,6 +32,7 @@ from jitshape.cache.records import Joint, Shelf
 from jitshape.cache.store import open_store
 from jitshape.errors import BadBackend
 from jitshape.ir.graph import Alias, Graph, subgraphs_of
+from jitshape.ir.layouts import Layouts, layouts_of
 from jitshape.ir.passes import run_passes
 from jitshape.ir.passes.fast_random import fast_random
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
@@ -116,6 +117,7 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
 
     for subgraph in (s for node in graph.nodes for s in subgraphs_of(node)):
         subgraph.served_by(serve)
+    layouts = layouts_of(graph)
     with stage("optimize"):
         run_passes(graph, OPTIMIZE, observers=(_log_pass,))
         if options.fast_random:
@@ -124,7 +126,7 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
     written = tuple(mutation.input for mutation in graph.mutations)
     viewed = tuple(output.input for output in graph.outputs if isinstance(output, Alias))
     if not graph.gradients:
-        program = generate(graph, options)
+        program = generate(graph, options, layouts)
         cut = None if graph.returned == len(graph.outputs) else graph.returned
         is_kept = shelf.keep(program, cut, written, viewed, None)
         program = replace(program, parts=None)
@@ -133,7 +135,7 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
     with stage("partition"):
         split = partition(graph)
         contract = contract_of(graph, split)
-    program = generate(split.forward, options)
+    program = generate(split.forward, options, layouts)
     backward = _Backward(split.backward, options, shelf)
     is_kept = shelf.keep(
         program, None, written, viewed, lambda: Joint(contract, write_graph(split.backward))
@@ -198,7 +200,7 @@ def _first(run: Callable[..., Any], count: int | None) -> Callable[..., Any]:
     return run if count is None else lambda *inputs: run(*inputs)[:count]
 
 
-def generate(graph: Graph, options: Options) -> Program:
+def generate(graph: Graph, options: Options, layouts: Layouts | None = None) -> Program:
     """Kernels and program of one graph."""
     backend = options.backend
     if backend == "auto":
@@ -210,7 +212,11 @@ def generate(graph: Graph, options: Options) -> Program:
         with stage("generate"):
             store = open_store() if options.cache else None
             program = compile_graph(
-                graph, backend=backend, memory_plan=options.memory_plan, store=store
+                graph,
+                backend=backend,
+                memory_plan=options.memory_plan,
+                store=store,
+                layouts=layouts,
             )
     _tell(program)
     if options.mode == "reduce-overhead":

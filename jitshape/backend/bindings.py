@@ -10,6 +10,7 @@ the namespace that the text is executed in.  A binding is a tuple, its kind firs
     ("empty", dtype)         what makes uninitialised CPU tensors
     ("kernel", place)        a launcher
     ("faults",), ("check",)  flags that are down; what raises eager's error
+    ("layouts",)             what lays results out where a size is 0 or 1
 
 Invariant: a program of this process and one read from a record are bound by this one function.
 """
@@ -55,6 +56,7 @@ def namespace(
     bindings: Mapping[str, Binding],
     launchers: Sequence[Callable[..., None]],
     check: Callable[[Sequence[Any]], None],
+    layouts: Callable[..., Any] | None,
 ) -> dict[str, Any]:
     """The objects by name; `check` raises what eager raises for the program's inputs.  Raises
     Unreadable where this process lacks one."""
@@ -67,6 +69,7 @@ def namespace(
         "kernel": launchers.__getitem__,
         "faults": list,
         "check": lambda: check,
+        "layouts": lambda: layouts,
     }
     return {name: makers[kind](*parts) for name, (kind, *parts) in bindings.items()}
 

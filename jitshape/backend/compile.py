@@ -45,6 +45,7 @@ from jitshape.ir.graph import (
     new_symbols,
     tensor_type,
 )
+from jitshape.ir.layouts import Layouts
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
 from jitshape.ir.symint import Algebra, IntExpr, Size
@@ -86,6 +87,7 @@ class Parts:
     launchers: Sequence[Launcher]
     signatures: Sequence[Signature]
     places: Sequence[int]
+    layouts: Layouts | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +130,11 @@ def compile_graph(
     backend: str | Callable[[Graph], Callable] = "cpu",
     memory_plan: bool = True,
     store: Store | None = None,
+    layouts: Layouts | None = None,
 ) -> Program:
     """Compile `graph` for "cpu" or "triton" ("interpret": numpy); "eager" runs it with ATen; a
-    callable makes the function to call itself.  `store` keeps kernels for later processes."""
+    callable makes the function to call itself.  `store` keeps kernels for later processes;
+    `layouts` has the strides of results at sizes of 0 and 1."""
     if callable(backend):
         return Program(takes_list(graph, backend(graph)))
     if backend == "eager":
@@ -146,12 +150,12 @@ def compile_graph(
         watched.extend(kernels)
     unique, places = _shared(kernels)
     made = launchers(backend, unique, store)
-    writer = ProgramWriter(graph, plan.algebra, calls, memory, places, told)
+    writer = ProgramWriter(graph, plan.algebra, calls, memory, places, told, layouts)
     source = writer.write()
     infos = tuple(_info(kernel, made[place]) for kernel, place in zip(kernels, places))
     externs = Counter(call.op for call in calls if isinstance(call, Node))
-    names = namespace(writer.bindings, made, partial(check_faults, given))
-    parts = Parts(given, writer.bindings, made, list(map(signature_of, unique)), places)
+    names = namespace(writer.bindings, made, partial(check_faults, given), layouts)
+    parts = Parts(given, writer.bindings, made, list(map(signature_of, unique)), places, layouts)
     return Program(
         function_of(source, names),
         source,

@@ -17,6 +17,7 @@ from jitshape.backend.bindings import namespace
 from jitshape.backend.compile import KernelInfo, Program, function_of
 from jitshape.backend.faults import check_faults
 from jitshape.backend.runtime import Signature
+from jitshape.ir.layouts import Layouts
 from jitshape.ir.records.graphs import read_graph, write_graph
 from jitshape.ir.records.plain import Reader, Record, Tree, Unreadable, Unrecordable, tree
 
@@ -25,7 +26,8 @@ NOT_KEPT = "(no longer in the cache)"
 
 class ProgramRecord(Record):
     """`launchers` are those of the module `code`; `kernels` has the launcher, name and origin of
-    each kernel call; `checked` is the graph that says what is wrong with an index."""
+    each kernel call; `checked` is the graph that says what is wrong with an index; `layouts`
+    has that of the strides of results, and whether these may be copied."""
 
     source: str
     bindings: Tree
@@ -35,6 +37,7 @@ class ProgramRecord(Record):
     externs: dict[str, int]
     log: list[str]
     checked: bytes | None
+    layouts: tuple[bytes, bool] | None
 
 
 Texts = list[tuple[str, str]]  # of each kernel: its loops, its generated code
@@ -57,6 +60,7 @@ def write_program(program: Program) -> tuple[ProgramRecord, Texts]:
         dict(program.externs),
         list(program.log),
         write_graph(parts.graph) if ("check",) in parts.bindings.values() else None,
+        (parts.layouts.data, parts.layouts.copies) if parts.layouts is not None else None,
     )
     return record, [(k.text, k.source) for k in program.kernels]
 
@@ -65,7 +69,10 @@ def read_program(record: ProgramRecord, texts: Callable[[], Texts | None]) -> Pr
     """`texts` is called where people ask for them.  Raises Unreadable."""
     bindings = Reader().read(record.bindings)
     launchers = _launchers(record)
-    names = namespace(bindings, launchers, functools.partial(_check, record.checked or b""))
+    layouts = record.layouts and Layouts(read_graph(record.layouts[0]), record.layouts[1])
+    names = namespace(
+        bindings, launchers, functools.partial(_check, record.checked or b""), layouts
+    )
     known = functools.cache(texts)
 
     def text(place: int) -> tuple[str, str]:

@@ -77,4 +77,4 @@ def _extreme(env: Any, difference: Size, lowest: bool) -> tuple[Size, Size] | No
 
 
 def _depends_on_data(env: Any, atom: IntExpr) -> bool:
-    return any(env.symbols[s.name].unbacked for s in atom.algebra.symbols(atom))
+    return any(env.actual_of(symbol) is None for symbol in atom.algebra.symbols(atom))

@@ -177,6 +177,10 @@ class ShapeEnv(FloatSymbols):
             return self._float_value(a, self.actual)
         return self._value(self.simplify(a), self._values)
 
+    def actual_of(self, atom: Atom) -> int | float | None:
+        """The value of a symbol at this call, of a size, int or float, as `actual`."""
+        return self._floats[atom.id] if atom.kind == "float" else self._actual.get(atom.name)
+
     def _value(self, a: Size, values: Mapping[str, Any]) -> int | None:
         try:
             return self.algebra.evaluate(a, values)

@@ -3,7 +3,8 @@
 In: shapes and strides as tuples of `Size`.  Out: the strides that ATen's TensorIterator and
 memory-format rules give.  Invariant: answers hold for sizes of at least 2; where a size is 0 or 1
 they may differ from eager only in the strides of dimensions of size <= 1, or of empty tensors.
-So `Max(s, 1)` in a contiguous stride equals `s`, and no guard is made for a size being 1.
+So `Max(s, 1)` in a contiguous stride equals `s`, and no guard is made for a size being 1: for
+such calls ir/layouts.py asks again, with numbers, where the answers are eager's.
 """
 
 from __future__ import annotations
@@ -259,21 +260,36 @@ def iteration_order(env: Any, shape: Shape, operands: Sequence[Shape]) -> list[i
     return order
 
 
-def elementwise_strides(env: Any, shape: Shape, operands: Sequence[Layout]) -> Shape:
-    """Strides of a new output of `shape` computed elementwise from `operands`."""
-    if all(s is shape or s == shape for s, _ in operands):
+def elementwise_strides(
+    env: Any, shape: Shape, operands: Sequence[Layout], numbers: bool = False
+) -> Shape:
+    """Strides of a new output of `shape` computed elementwise from `operands`, and `numbers`,
+    which only tell where sizes of 0 or 1 do."""
+    alike = all(s is shape or s == shape for s, _ in operands)
+    if alike and not (numbers and all(type(n) is int for n in (*shape, *operands[0][1]))):
         first = operands[0][1]
         packed = row_major(shape)
         if all(st == packed or is_contiguous(shape, st) for _, st in operands):
             return packed
         if all(is_channels_last(shape, st) for _, st in operands):
             return dense(shape, CHANNELS_LAST_ORDER[len(shape)])
-        alike = all(same_all(st, first) for _, st in operands[1:])
-        if alike and is_dense(env, shape, first):
+        equal = all(same_all(st, first) for _, st in operands[1:])
+        if equal and is_dense(env, shape, first):
             return first
     aligned = [_aligned(env, shape, *operand) for operand in operands]
-    order = iteration_order(env, shape, aligned)
-    return dense(shape, order)
+    return iterated(shape, iteration_order(env, shape, aligned))
+
+
+def iterated(shape: Shape, order: Sequence[int]) -> Shape:
+    """The strides that TensorIterator gives a new output, whose dimensions lie in `order`."""
+    if 0 not in shape or list(order) == list(reversed(range(len(shape)))):
+        return dense(shape, order)
+    strides: list[Size] = [0] * len(shape)
+    step: Size = 1
+    for dim in order:
+        strides[dim] = step
+        step = step * shape[dim]
+    return tuple(strides)
 
 
 def _aligned(env: Any, shape: Shape, own: Shape, strides: Shape) -> Shape:
@@ -305,10 +321,15 @@ def format_strides(env: Any, shape: Shape, strides: Shape, memory_format: Any) -
 def suggested_format(shape: Shape, strides: Shape) -> Any:
     """torch.channels_last(_3d) where the strides have that order, with gaps or without, and not
     row-major, else torch.contiguous_format."""
-    if len(shape) in CHANNELS_LAST_ORDER and not is_contiguous(shape, strides):
-        if is_channels_last(shape, strides) or _has_channels_inside(shape, strides):
-            return CHANNELS_LAST_FORMAT[len(shape)]
-    return torch.contiguous_format
+    if len(shape) not in CHANNELS_LAST_ORDER or 0 in shape:
+        return torch.contiguous_format
+    if all(type(number) is int for number in (*shape, *strides)):
+        inside = strides[1] != 0 and _is_inside_exactly(shape, strides)
+    else:
+        inside = not is_contiguous(shape, strides) and (
+            is_channels_last(shape, strides) or _has_channels_inside(shape, strides)
+        )
+    return CHANNELS_LAST_FORMAT[len(shape)] if inside else torch.contiguous_format
 
 
 def _has_channels_inside(shape: Shape, strides: Shape) -> bool:
@@ -320,6 +341,17 @@ def _has_channels_inside(shape: Shape, strides: Shape) -> bool:
         if type(shape[dim]) is int and shape[dim] == 1:
             continue
         if not _at_least(strides[dim], reach):
+            return False
+        reach = strides[dim] * shape[dim]
+    return True
+
+
+def _is_inside_exactly(shape: Any, strides: Any) -> bool:
+    """Of numbers: the strides of sizes of 1 count, and images no further apart than channels tell
+    nothing."""
+    reach = 0
+    for dim in CHANNELS_LAST_ORDER[len(shape)]:
+        if strides[dim] < reach or (dim == 0 and reach == strides[1]):
             return False
         reach = strides[dim] * shape[dim]
     return True

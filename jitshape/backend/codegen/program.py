@@ -33,6 +33,7 @@ from jitshape.ir.graph import (
     new_symbols,
     tensor_type,
 )
+from jitshape.ir.layouts import Layouts
 from jitshape.ir.ops.externs import is_checked
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
@@ -54,9 +55,10 @@ class ProgramWriter:
         plan: MemoryPlan,
         launchers: Sequence[int],
         told: Mapping[str, Told],
+        layouts: Layouts | None = None,
     ) -> None:
         """`launchers`: the place of the launcher of each kernel call; `told`: by name of result."""
-        self.told = told
+        self.told, self.layouts = told, layouts
         self.graph, self.algebra, self.calls, self.plan = graph, algebra, calls, plan
         self.launchers = iter(launchers)
         self.bindings: dict[str, Binding] = {}
@@ -66,7 +68,14 @@ class ProgramWriter:
         self._taken: set[str] = set(self.bindings) | {"float", "math", "max", "min", "program"}
         self._taken |= {FAULT.name, "note", "faults", "new_fault", "check", "no_grad"}
         self._taken |= {"Refuted", "state", "random_state", "check_shape"}
-        self._taken |= {"set_version", "add_versions", "rebuild_alias", "reshape", "with_strides"}
+        self._taken |= {
+            "set_version",
+            "add_versions",
+            "rebuild_alias",
+            "reshape",
+            "with_strides",
+            "layouts",
+        }
         self._names[FAULT] = FAULT.name
         self._symbols: set[Atom] = set()
         self._hoisted: dict[int, str] = {}
@@ -434,6 +443,7 @@ class ProgramWriter:
         for place in self.graph.owned:
             if is_view_op(self.graph.outputs[place]):
                 texts[place] += ".detach()"
+        self._lay_out(texts)
         if self.graph.tracking:
             self._hide_from_autograd()
         for place, output in enumerate(self.graph.outputs):
@@ -453,6 +463,25 @@ class ProgramWriter:
             self._help("set_version")
             self.lines.append(f"set_version({self._variable(texts, place)}, {number})")
         self.lines.append(f"return {_tuple(texts)}")
+
+    def _lay_out(self, texts: list[str]) -> None:
+        """Results get eager's strides where a size is 0 or 1."""
+        outputs, inputs, env = self.graph.outputs, self.graph.inputs, self.graph.env
+        places = [] if self.layouts is None else self.layouts.places
+        made = [isinstance(outputs[place], Value) for place in places]
+        if self.layouts is None or not any(made):
+            return
+        small = [self.size(env.simplify(size)) for size in self.layouts.small()]
+        given = _tuple(f"{self.name(inputs[v.index])}.stride()" for v in self.layouts.given)
+        numbers = _tuple(self.size(env.simplify(symbol)) for symbol in self.layouts.symbols)
+        rows = zip(places, made)
+        results = [self._variable(texts, place) if new else "None" for place, new in rows]
+        targets = ", ".join(name if new else "_" for name, new in zip(results, made))
+        self.bindings["layouts"] = ("layouts",)
+        tests = [] if any(text.isdigit() for text in small) else [f"{text} < 2" for text in small]
+        head = f"if {' or '.join(dict.fromkeys(tests))}: " if tests else ""
+        given = f"[{', '.join(results)}], {given}, {numbers}"
+        self.lines.append(f"{head}[{targets}] = layouts({given})")
 
     def _hide_from_autograd(self) -> None:
         """ATen is called, and inputs are written, as the program did it: without autograd."""

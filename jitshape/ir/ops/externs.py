@@ -28,6 +28,7 @@ from jitshape.ir.types import ScalarType, TensorType
 LARGEST = 1 << 24  # elements of a tensor that may be materialised
 VARIED = 1 << 18  # elements up to which contents are worth their time
 OF_TORCH = ("aten", "prims", "jitshape", "quantized")  # ops whose shapes follow from arguments
+TELLING = 7  # elements of which some can be alike
 SLACK = 4096  # elements behind a dummy: a kernel may trust that sizes agree
 # Contents of dummies.  Harmless: integers, which are places, are 1; matrices are regular.
 HARMLESS, EYE, ZEROS, ONES, DISTINCT, NOWHERE = range(6)  # the last: on the meta device
@@ -135,9 +136,9 @@ def extern_types(
 
     takes_sizes = "SymInt" in str(func._schema)
     fill, found = _first_that_runs(rows, partial(at_call, env))
-    varied = found
+    varied = [found]
     if torch.Tag.dynamic_output_shape in func.tags:  # sizes depend on the values
-        varied = rows(partial(at_call, env), DISTINCT)
+        varied = _with_other_contents(env, rows)
     fit = Fit(env, sizes_in(args, kwargs), _checks_sizes(func, args))
     fit.run(list(map(_shape, found)), lambda number: list(map(_shape, elsewhere(number))))
     types: list[TensorType | None] = []
@@ -153,7 +154,7 @@ def extern_types(
             )
         shape = tuple(
             _found(env, func, fit.size(size, place, dim), in_backward)
-            if varied[place].shape[dim] == size
+            if len({row[place].shape[dim] for row in varied}) == 1
             else env.unbacked()
             for dim, size in enumerate(tensor.shape)
         )
@@ -161,6 +162,25 @@ def extern_types(
         types.append(TensorType(shape, dense(shape, order), tensor.dtype, _device(args)))
     schema = func._schema.returns
     return types, len(schema) == 1 and not str(schema[0].type).startswith("List")
+
+
+def _with_other_contents(env: Any, rows: Callable[..., list[Any]]) -> list[list[Any]]:
+    """Results for dummies that differ in their contents alone, with elements enough to tell."""
+
+    def enough(size: Size) -> int:
+        return max(at_call(env, size), TELLING)
+
+    made: list[list[Any]] = []
+    for number in (enough, partial(at_call, env)):
+        for fill in (DISTINCT, ZEROS, ONES):
+            try:
+                made.append(rows(number, fill))
+            except Exception:  # some refuse some contents, and sizes that do not fit
+                continue
+        if len(made) > 1:
+            break
+        made.clear()
+    return made
 
 
 def _found(env: Any, func: Any, size: Size, in_backward: bool) -> Size:

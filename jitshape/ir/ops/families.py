@@ -180,20 +180,26 @@ RESULTS: dict[str, Callable[[torch.dtype], torch.dtype]] = {
 
 
 def elementwise(
-    env: Any, tensors: Sequence[Value], dtype: torch.dtype, common: torch.dtype | None = None
+    env: Any,
+    tensors: Sequence[Value],
+    dtype: torch.dtype,
+    common: torch.dtype | None = None,
+    numbers: bool = False,
 ) -> TensorType:
-    """The type of a result computed elementwise from `tensors`, which are cast to `common`."""
+    """The type of a result computed elementwise from `tensors`, which are cast to `common`, and
+    `numbers`."""
     first = tensor_type(tensors[0])
     if len(tensors) == 1:
         strides = first.strides
-        if strides != row_major(first.shape):
-            strides = elementwise_strides(env, first.shape, [_layout(env, first, common)])
+        if numbers or strides != row_major(first.shape):
+            strides = elementwise_strides(env, first.shape, [_layout(env, first, common)], numbers)
         return TensorType(first.shape, strides, dtype, first.device)
     wide = [type_ for x in tensors if (type_ := tensor_type(x)).shape]
     if not wide:
         return TensorType((), (), dtype, first.device)
     shape = wide[0].shape if len(wide) == 1 else broadcast(env, *(t.shape for t in wide))
-    strides = elementwise_strides(env, shape, [_layout(env, t, common) for t in wide])
+    numbers = numbers or len(wide) < len(tensors)
+    strides = elementwise_strides(env, shape, [_layout(env, t, common) for t in wide], numbers)
     return TensorType(shape, strides, dtype, wide[0].device)
 
 
@@ -221,7 +227,8 @@ class Pointwise:
     def type(cls, env: Any, *args: Any, **kwargs: Any) -> TensorType:
         common = cls.common(*args)
         tensors = [x for x in args[: cls.operands] if is_tensor(x)]
-        return elementwise(env, tensors, RESULTS[cls.result](common), common)
+        numbers = len(tensors) < cls.operands
+        return elementwise(env, tensors, RESULTS[cls.result](common), common, numbers)
 
     @classmethod
     def element(cls, b: Any, node: Node, operand: Callable[[Value | FloatExpr], Any]) -> Any:
