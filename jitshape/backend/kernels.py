@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from jitshape.backend.builder import Builder, compute_dtype
 from jitshape.backend.fusion import (
     Axes,
@@ -71,7 +73,8 @@ class Run:
 def build_kernel(plan: Schedule, axes: Axes, group: Group, name: str) -> KernelCall:
     """The kernel of `group`."""
     stored = [unit for unit in group.units if unit.value in plan.stored]
-    product = any(unit.node in plan.sums for unit in group.units)
+    sums = (unit.node for unit in group.units if unit.node in plan.sums)
+    product = next((tensor_type(node.outs[0]).dtype for node in sums if node is not None), None)
     return KernelBuilder(plan.algebra, axes, group, stored, name, product).build()
 
 
@@ -83,7 +86,7 @@ class KernelBuilder:
         group: Group,
         stored: list[Unit],
         name: str,
-        contraction: bool = False,
+        contraction: torch.dtype | None = None,
     ) -> None:
         self.algebra, self.axes, self.group, self.name = algebra, axes, group, name
         self.contraction = contraction

@@ -256,7 +256,8 @@ class Kernel:
     scalars: tuple[torch.dtype, ...] = ()
     facts: tuple[tuple[Atom, int], ...] = ()  # the symbol is divisible by the number
     origin: tuple[str, ...] = ()  # ops and user lines it came from
-    contraction: bool = False  # its only loop sums products of two factors, as a matrix product
+    # Its only loop sums products of two factors: a matrix product of this dtype.
+    contraction: torch.dtype | None = None
 
     def statements(self) -> Iterator[Statement]:
         """All statements, outer before inner."""

@@ -124,7 +124,7 @@ class ByAten:
             name=f"{self.kernel.name}_{name}",
             grid=tuple(grid),
             body=body,
-            contraction=False,
+            contraction=None,
         )
         kernel = replace(kernel, buffers=buffers_of(kernel, self.kernel.buffers))
         places = {buffer: place for place, buffer in enumerate(self.kernel.buffers)}

@@ -69,7 +69,7 @@ def compile_kernels(kernels: Sequence[Kernel], store: Store | None = None) -> li
 
 
 def launcher_of(kernel: Kernel, store: Store | None = None) -> Launcher:
-    if kernel.contraction:
+    if kernel.contraction is not None:
         from jitshape.backend.triton_products import ProductLauncher
 
         return ProductLauncher(kernel, store)

@@ -311,7 +311,7 @@ def _operands(node: Node) -> list[Value]:
 
 def _has_rule(node: Node, definition: OpDef) -> bool:
     """Whether the strides of the node's results follow from its operands' types."""
-    return bool(_operands(node)) and not new_symbols(node)
+    return hasattr(definition.block, "type") and bool(_operands(node)) and not new_symbols(node)
 
 
 def _iterates(definition: OpDef) -> bool:

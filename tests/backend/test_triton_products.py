@@ -46,6 +46,20 @@ def test_calls_compute_the_same(dtype):
     ]  # fmt: skip
 
 
+def widened(g, bias, a, b, residual):
+    return call(g, "mm", *(call(g, "_to_copy", x, dtype=torch.float32) for x in (a, b)))
+
+
+def test_a_product_in_f32_of_halves_is_not_rounded_to_halves():
+    torch.manual_seed(0)
+    _, a, b, _ = inputs(37, 50, 70, HALF, turned=False)
+    launch = launcher(widened, HALF, turned=False)
+    assert launch.parts.dtype is torch.float32
+    out = torch.empty(37, 50)
+    launch.by_aten([a, b, out], [37, 50, 70], [])
+    torch.testing.assert_close(out, a.float() @ b.float(), atol=1e-5, rtol=1e-5)
+
+
 def test_a_product_alone_is_one_call():
     launch = launcher(plain, turned=False)
     a, b, out = torch.randn(5, 3), torch.randn(3, 7), torch.empty(5, 7)

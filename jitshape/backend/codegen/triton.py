@@ -514,7 +514,7 @@ _WRITE: dict[type, Callable[..., Text]] = {
 
 def write_kernel(kernel: Kernel) -> Written:
     """The Triton function of `kernel`."""
-    if kernel.contraction:
+    if kernel.contraction is not None:
         from jitshape.backend.codegen.triton_contraction import write_contraction
 
         return write_contraction(kernel)

@@ -31,7 +31,6 @@ from jitshape.backend.codegen.triton import (
     bare,
     bracketed,
 )
-from jitshape.backend.codegen.triton_ops import HALF
 from jitshape.backend.codegen.triton_plan import Lanes, Plan, axis_id
 from jitshape.backend.loops import Apply, IndexValue, Kernel, Load, Loop, Scalar, reachable
 from jitshape.ir.symint import Size
@@ -66,6 +65,8 @@ def contraction(kernel: Kernel) -> Contraction:
         axes.append(body[0].axis)
         body = body[0].body
     loop, *rest = body
+    dtype = kernel.contraction
+    assert dtype is not None
     assert isinstance(loop, Loop) and len(loop.accumulators) == 1 and not loop.body
     product = loop.accumulators[0].value
     assert isinstance(product, Apply) and product.op == "mul"
@@ -79,9 +80,9 @@ def contraction(kernel: Kernel) -> Contraction:
     both, neither = group("z", True, True), group("z", False, False)
     batch = Lanes("z", (*neither.axes, *both.axes))
     rows, columns = group("y", True, False), group("x", False, True)
-    left, right = _unwidened(left), _unwidened(right)
+    left, right = _multiplied(left, dtype), _multiplied(right, dtype)
     stores = tuple(s for s in rest if isinstance(s, loops.Store))
-    return Contraction(batch, rows, columns, loop, left, right, left.dtype, stores)
+    return Contraction(batch, rows, columns, loop, left, right, dtype, stores)
 
 
 def _axes_of(scalar: Scalar) -> set[int]:
@@ -95,11 +96,13 @@ def _axes_of(scalar: Scalar) -> set[int]:
     return found
 
 
-def _unwidened(factor: Scalar) -> Scalar:
+def _multiplied(factor: Scalar, dtype: torch.dtype) -> Scalar:
     """The factor in the dtype that is multiplied: tensor cores widen by themselves."""
-    if isinstance(factor, Apply) and factor.op == "cast" and factor.args[0].dtype in HALF:
+    if factor.dtype is dtype:
+        return factor
+    if isinstance(factor, Apply) and factor.op == "cast" and factor.args[0].dtype is dtype:
         return factor.args[0]
-    return factor
+    return Apply("cast", (factor,), dtype)  # its values are numbers of the dtype already
 
 
 def contraction_plan(kernel: Kernel, parts: Contraction) -> Plan:
