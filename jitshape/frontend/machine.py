@@ -40,6 +40,7 @@ from jitshape.frontend.values.base import (
     Value,
     data_dependent,
 )
+from jitshape.frontend.values.unobserved import Unobserved
 from jitshape.frontend.wrapping import Wrapping
 
 STEP_LIMIT = 20_000_000
@@ -91,6 +92,7 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
         self.depth = self.frames_run = 0
         self.settled: set[int] = set()  # objects made by the trace that nothing changes
         self._held: dict[int, tuple[Any, Value]] = {}
+        self.unread: dict[int, Unobserved] = {}  # by the id of what they are
         self._cells: dict[int, Cell] = {}
         self._scopes: dict[int, Scope] = {}
         self._lookups: dict[tuple[type, str], Value | None] = {}

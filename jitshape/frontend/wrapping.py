@@ -31,6 +31,7 @@ class Wrapping:
         _literals: dict[int, tuple[Any, Value]]
         generators: list[Any]
         stop: Any
+        unread: dict[int, Any]
 
     def const(self, object: Any) -> Value:
         return BUILDERS["const"](self, object)
@@ -112,6 +113,13 @@ class Wrapping:
         """The value of a real object that the trace met."""
         held = self._held.get(id(object))
         return None if held is None else held[1]
+
+    def found_value(self, object: Any) -> Value | None:
+        """The value of a real object that the trace met or was given."""
+        value = self.known_value(object)
+        if value is None and id(object) in self.unread:
+            value = self.unread[id(object)].observed()
+        return value
 
     def known_values(self) -> list[Value]:
         """The values of all real objects that the trace met."""

@@ -41,7 +41,7 @@ class ReferenceValue(CallableValue):
         if args or kwargs:
             raise Break("builtin_arguments", "a weak reference takes no arguments")
         referent = self.object()
-        value = None if referent is None else m.known_value(referent)
+        value = None if referent is None else m.found_value(referent)
         if value is None or value.source is None:
             raise Break("builtin", "what a weak reference refers to is known by nothing else")
         if value.dropped:

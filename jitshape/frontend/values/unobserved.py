@@ -65,4 +65,6 @@ def unread(m: Machine, real: Any, source: Source) -> Value:
     cls = type(real)
     if any(derives(cls, base) for base in GUARDED_LATE) or has_finalizer(cls):
         return m.wrap(real, source)
-    return Unobserved(m, real, source)
+    value = Unobserved(m, real, source)
+    m.unread.setdefault(id(real), value)
+    return value
