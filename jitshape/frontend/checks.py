@@ -49,10 +49,10 @@ def short(value: Any) -> str:
         return value.__qualname__
     if type(value) is ModuleType:
         return f"module {ModuleType.__getattribute__(value, '__dict__').get('__name__', '?')}"
-    if type(value) is tuple and all(type(x) in LITERALS for x in value):
-        return _cut(repr(value))
-    if type(value) in LITERALS:
-        return _cut(repr(value))
+    if type(value) in LITERALS or (
+        type(value) is tuple and all(type(x) in LITERALS for x in value)
+    ):
+        return _cut(_written(value))
     if not type(value).__flags__ & _HEAP_TYPE:
         if type(value).__module__ == "torch":
             return repr(value)  # a dtype, device, layout or memory format
@@ -60,6 +60,13 @@ def short(value: Any) -> str:
         if type(name) is str and type(value).__module__ == "builtins":
             return name
     return f"<{type(value).__qualname__}>"
+
+
+def _written(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # an int of more digits than Python writes
+        return hex(value) if type(value) is int else f"<{type(value).__qualname__}>"
 
 
 def _cut(text: str) -> str:

@@ -11,8 +11,19 @@ Interval = tuple[float, float]
 
 
 def times(a: float, b: float) -> float:
-    """`a * b` of interval ends: zero times infinity is zero."""
-    return 0 if a == 0 or b == 0 else a * b
+    """`a * b` of interval ends: zero times infinity is zero, and no int is too large."""
+    if a == 0 or b == 0:
+        return 0
+    if a in (INF, -INF) or b in (INF, -INF):
+        return INF if (a > 0) == (b > 0) else -INF
+    return a * b
+
+
+def plus(a: float, b: float) -> float:
+    """`a + b` of interval ends: no int is too large beside infinity."""
+    if b in (INF, -INF):
+        a, b = b, a
+    return a + b if b in (INF, -INF) or a not in (INF, -INF) else a
 
 
 def floordiv(a: float, b: float) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from jitshape.ir.hosted import BITS, hosted_range
-from jitshape.ir.intervals import INF, range_of, solution, times
+from jitshape.ir.intervals import INF, plus, range_of, solution, times
 
 if TYPE_CHECKING:
     from jitshape.ir.symint import Atom, IntExpr, Monomial, Size, Terms
@@ -71,7 +71,7 @@ class Knowledge:
         """[lo, hi] of `a`, tightened by what was declared of its primitive polynomial."""
         p, scale, offset = self.primitive(a)
         below, above = self._intervals.get(p, (-INF, INF))
-        ends = times(below, scale) + offset, times(above, scale) + offset
+        ends = plus(times(below, scale), offset), plus(times(above, scale), offset)
         lo, hi = max(lo, min(ends)), min(hi, max(ends))
         holes = self._holes.get(p)
         if holes and scale in (1, -1):
@@ -168,7 +168,7 @@ class Knowledge:
                 x, y = self.range(self.atoms[atom])
                 ends = (times(a, x), times(a, y), times(b, x), times(b, y))
                 a, b = min(ends), max(ends)
-            lo, hi = lo + a, hi + b
+            lo, hi = plus(lo, a), plus(hi, b)
         return (-INF if lo != lo else lo), (INF if hi != hi else hi)
 
     def _shifted(self, terms: Terms) -> float:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from jitshape.ir.symint import Algebra, Atom, Size
 
 
+def print_int(x: int) -> str:
+    """Legal Python; decimal digits have a limit."""
+    return repr(x) if abs(x) < 1 << 1024 else hex(x)
+
+
 def print_size(algebra: Algebra, a: Size, name: Callable[[Atom], str]) -> str:
     """Legal Python; `name` renames symbols."""
     terms = algebra.terms(a)
@@ -26,7 +31,7 @@ def print_size(algebra: Algebra, a: Size, name: Callable[[Atom], str]) -> str:
     for monomial, coefficient in terms:
         factors = [operand(_print_atom(algebra, algebra.atoms[id], name)) for id in monomial]
         if abs(coefficient) != 1 or not factors:
-            factors.insert(0, str(abs(coefficient)))
+            factors.insert(0, print_int(abs(coefficient)))
         text = "*".join(factors)
         sign = "-" if coefficient < 0 else "+"
         parts.append(("-" if sign == "-" else "") + text if not parts else f" {sign} {text}")

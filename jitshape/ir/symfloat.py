@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jitshape.ir.hosted import ROUNDINGS
-from jitshape.ir.notation import operand
+from jitshape.ir.notation import operand, print_int
 from jitshape.ir.symint import Algebra, Atom, IntExpr, Size
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], float]]] = {
@@ -176,6 +176,8 @@ def print_number(x: Any, name: Callable[[Atom], str]) -> str:
     """Legal Python of a size, a float or an expression."""
     if isinstance(x, (IntExpr, FloatExpr)):
         return x.print(name)
+    if type(x) is int:
+        return print_int(x)
     return repr(x) if math.isfinite(x) else f"float('{x}')"
 
 

@@ -168,6 +168,12 @@ def error_texts(a, l):
     return out
 
 
+@case(frozenset([1, 2]), (1, 2))
+def what_never_changes_is_its_own_copy(s, t):
+    own = frozenset([len(t)])
+    return s.copy() is s, frozenset(s) is s, own.copy() is own, t[:] is t, tuple(t) is t
+
+
 @pytest.mark.parametrize(("function", "args"), CASES)
 def test_agrees_with_python(function, args):
     check(function, *args)

@@ -266,3 +266,23 @@ def test_a_subclass_of_float_is_converted():
 
     with pytest.warns(DeprecationWarning):
         assert jitshape.compile(program)(AsFloat()) == (1.5, float)
+
+
+class Text(str): ...
+
+
+class Octets(bytearray): ...
+
+
+TEXTS = [bytearray(b"100"), Octets(b"100"), memoryview(b"100"), Text("100")]
+
+
+@pytest.mark.parametrize("given", TEXTS, ids=lambda given: type(given).__name__)
+def test_numbers_are_read_from_what_holds_text(given: object) -> None:
+    """Also from what the machine has no model of."""
+
+    def f(given: object) -> tuple[object, ...]:
+        number = int(given)  # type: ignore[call-overload]
+        return number, float(given), isinstance(given, str)  # type: ignore[arg-type]
+
+    assert jitshape.compile(f)(given) == f(given)

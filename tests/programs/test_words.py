@@ -94,3 +94,27 @@ def test_integers_that_only_unsigned_words_hold(name: str, dtype: torch.dtype) -
     for n in (5, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 6):
         assert_same(outcome(use, x, n), outcome(compiled, x, n), str(n))
     assert jitshape.stats()["compiles"] <= 6  # one serves the first two and the last
+
+
+BESIDE = {
+    "less": lambda n, b: n < b,
+    "sum": lambda n, b: n + b,
+    "product": lambda n, b: n * b,
+    "quotient": lambda n, b: b // n,
+    "remainder": lambda n, b: n % b,
+    "negated": lambda n, b: -n > b,
+    "least": lambda n, b: min(n, b),
+    "double": lambda n, b: n * 2 - b < 0,
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_integers_beyond_floats_and_decimal_text(name: str) -> None:
+    """Bounds of sizes are floats where they are infinite; texts of guards and code have digits."""
+    use = BESIDE[name]
+    jitshape.reset()
+    compiled = jitshape.compile(use, dynamic=True)
+    for big in (10**400, -(10**400), 10**5000):
+        for n in (3, 5, 7):
+            assert compiled(n, big) == use(n, big)
+    assert jitshape.stats()["fallbacks"] == 0

@@ -34,6 +34,7 @@ from jitshape.ir.graph import (
     tensor_type,
 )
 from jitshape.ir.layouts import Layouts
+from jitshape.ir.notation import print_int
 from jitshape.ir.ops.externs import is_checked
 from jitshape.ir.ops.registry import OPS
 from jitshape.ir.symfloat import FloatExpr
@@ -162,12 +163,12 @@ class ProgramWriter:
     def size(self, size: Size) -> str:
         """Text of a size; what is not a polynomial of symbols gets a variable first."""
         if type(size) is int:
-            return str(size)
+            return print_int(size)
         parts: list[str] = []
         for monomial, factor in self.algebra.terms(size):
             factors = [self._atom(self.algebra.atoms[id]) for id in monomial]
             if abs(factor) != 1 or not factors:
-                factors.insert(0, str(abs(factor)))
+                factors.insert(0, print_int(abs(factor)))
             sign = "-" if factor < 0 else "+"
             text = "*".join(factors)
             parts.append(f" {sign} {text}" if parts else text if factor > 0 else f"-{text}")

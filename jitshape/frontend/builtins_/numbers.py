@@ -10,6 +10,7 @@ import builtins
 import cmath
 import math
 from collections.abc import Callable
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import models, pure
@@ -40,6 +41,10 @@ def _is_literal(value: Value) -> bool:
     return value.is_constant() and type(value.constant()) in CONSTANT_TYPES
 
 
+# Classes without a conversion of their own that have no text to read a number from either.
+NO_NUMBERS = {object, NoneType, list, tuple, dict, set, frozenset, slice, range, type}
+
+
 def _convert(m: Machine, kind: type, dunders: tuple[str, ...], args: tuple[Value, ...]) -> Value:
     """`int(x)`, `float(x)`: symbolic rule, fold, or the object's own method."""
     answer = symbolic(m, kind, list(args))
@@ -55,7 +60,10 @@ def _convert(m: Machine, kind: type, dunders: tuple[str, ...], args: tuple[Value
     shown = {int: "a string, a bytes-like object or a real number"}.get(
         kind, "a string or a real number"
     )
-    name = args[0].python_type().__name__
+    cls = args[0].python_type()
+    name = cls.__name__
+    if cls not in NO_NUMBERS:  # text, what derives from it, and what has a buffer
+        raise Break("conversion", f"{kind.__name__}() of a {name}")
     m.throw(TypeError, f"{kind.__name__}() argument must be {shown}, not '{name}'")
 
 

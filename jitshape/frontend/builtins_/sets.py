@@ -82,6 +82,8 @@ def set_clear(m: Machine, self: Any, /) -> None:
 
 @models(set.copy, frozenset.copy)
 def set_copy(m: Machine, self: Any, /) -> Value:
+    if self.cls is frozenset:
+        return self
     return SetValue(self.builtin, dict(self.elements))
 
 
