@@ -103,6 +103,12 @@ class WarmStart:
 
     def _serve(self, kept: KeptEntry, slots: tuple[Any, ...]) -> Served | None:
         reader = Reader(kept.entry, self.function, slots)
+        try:
+            return self._read(kept, reader, slots)
+        finally:
+            reader.release()
+
+    def _read(self, kept: KeptEntry, reader: Reader, slots: tuple[Any, ...]) -> Served | None:
         guards = reader.guards()
         extracted = guards.run(slots)
         if extracted is None:
@@ -120,7 +126,6 @@ class WarmStart:
         code = reader.code(run)
         entry = types.FunctionType(code, self.function.__globals__, code.co_name)
         self._observe(kept, reader, slots)
-        reader.release()
         varying = frozenset(kept.varying)
         return Served(guards, entry, program, varying, kept.assumes, extracted)
 

@@ -7,6 +7,8 @@ import linecache
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -94,6 +96,50 @@ DROPPED: dict[str, Callable[[], list[weakref.ref]]] = {
 @pytest.mark.parametrize("kind", DROPPED)
 def test_a_dropped_function_frees_what_it_held(kind: str) -> None:
     assert [ref() is None for ref in DROPPED[kind]()].count(False) == 0
+
+
+class Factor:
+    value = 2.0
+
+    def times(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.value
+
+
+def an_error(factor: Factor) -> Exception:
+    error = ValueError(2.0)
+    error.factor = factor  # type: ignore[attr-defined]
+    return error
+
+
+def a_module(factor: Factor) -> nn.Module:
+    module = nn.Linear(3, 3)
+    module.factor = factor
+    return module
+
+
+GIVEN: dict[str, tuple[Callable[[Factor], Any], Callable[[torch.Tensor, Any], torch.Tensor]]] = {
+    "an object": (lambda factor: factor, lambda x, given: x * given.value),
+    "a method": (lambda factor: factor.times, lambda x, given: given(x)),
+    "a partial": (lambda factor: partial(Factor.times, factor), lambda x, given: given(x)),
+    "a function": (lambda factor: lambda x: x + factor.value, lambda x, given: given(x)),
+    "a module": (a_module, lambda x, given: given(x)),
+    "an exception": (an_error, lambda x, given: x * given.args[0]),
+    "a list": (lambda factor: [factor], lambda x, given: x * given[0].value),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_arguments_are_freed_while_their_entries_live(kind: str) -> None:
+    """Also those of a second compile, which asks for entries that others made."""
+    make, use = GIVEN[kind]
+    compiled = jitshape.compile(use)
+    for _ in range(2):
+        factor = Factor()
+        freed = weakref.ref(factor)
+        given = make(factor)
+        torch.testing.assert_close(compiled(torch.ones(3), given), use(torch.ones(3), given))
+        del factor, given
+        assert freed() is None
 
 
 def test_machine_code_is_freed_with_the_program() -> None:

@@ -83,8 +83,8 @@ def _fill_defaults(callee: Callee, slots: list[Value | None]) -> bool:
     return True
 
 
-def argument_error(callee: Callee, n_args: int, keywords: Iterable[str]) -> str:
-    """The interpreter's message for a call that does not fit."""
+def argument_error(callee: Callee, name: str, n_args: int, keywords: Iterable[str]) -> str:
+    """The interpreter's message for a call of the function `name` that does not fit."""
     code = callee.code
     twin = FunctionType(
         code.replace(
@@ -100,11 +100,11 @@ def argument_error(callee: Callee, n_args: int, keywords: Iterable[str]) -> str:
         ),
         {},
     )
-    twin.__qualname__ = callee.qualname
+    twin.__qualname__ = name
     twin.__defaults__ = (None,) * len(callee.defaults)
     twin.__kwdefaults__ = dict.fromkeys(callee.kwdefaults or {})
     try:
         twin(*[None] * n_args, **dict.fromkeys(keywords))
     except TypeError as error:
         return str(error)
-    raise AssertionError(f"arguments of {callee.qualname} fit after all")
+    raise AssertionError(f"arguments of {name} fit after all")

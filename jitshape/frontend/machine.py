@@ -47,6 +47,7 @@ STEP_LIMIT = 20_000_000
 GUARD_LIMIT = 40_000  # of a trace: what goes on behind a break has guards of its own
 UNROLL_LIMIT = 4096
 DEPTH_LIMIT = 150  # of inlined calls; deeper recursion runs natively
+REFER_BACK = ("instance_dict", "dictionary", "_callee", "traceback")  # to the value they are of
 PYTHON_FRAMES_PER_CALL = 12  # of the machine itself, an upper bound, to set the recursion limit
 
 
@@ -257,8 +258,8 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
     def release(self) -> None:
         """Let go of the program's objects now: machine and values refer to each other."""
         known = self.known_values() if vars(self) else []
-        for own in map(vars, known):  # an object and its attributes refer to each other, too
-            own.update((name, None) for name in ("instance_dict", "dictionary") if name in own)
+        for own in map(vars, known):  # a value and its parts refer to each other, too
+            own.update((name, None) for name in REFER_BACK if name in own)
         vars(self).clear()
 
     # ---- stopping
@@ -352,7 +353,8 @@ class Machine(Protocols, Handlers, Namespaces, Wrapping):
         callee: Callee = function.callee(self)
         slots = bind_arguments(callee, args, kwargs, self.new_tuple, self._keyword_dict)
         if slots is None:
-            self.throw(TypeError, argument_error(callee, len(args), kwargs))
+            name = function.getattr(self, "__qualname__").constant()
+            self.throw(TypeError, argument_error(callee, name, len(args), kwargs))
         frame = self.frame
         resumable = frame is not None and frame.calling is function
         if resumable:

@@ -168,6 +168,28 @@ def error_texts(a, l):
     return out
 
 
+def renamed(a, b):
+    return a
+
+
+renamed.__qualname__ = "Other.renamed"
+
+
+@case()
+def calls_that_do_not_fit_name_the_function_as_it_is_called():
+    def inner(a, b):
+        return a
+
+    inner.__qualname__ = "Other.inner"
+    texts = []
+    for function in (renamed, inner, lambda a, b: a):
+        try:
+            function(1)
+        except TypeError as error:
+            texts.append(str(error))
+    return texts
+
+
 @case(frozenset([1, 2]), (1, 2))
 def what_never_changes_is_its_own_copy(s, t):
     own = frozenset([len(t)])

@@ -242,6 +242,7 @@ class Reader(SizesReader):
         """Let go of the call and of what it led to: an entry lives longer."""
         self.slots = ()
         self._known.clear()
+        self.found.objects = []
 
     def _at(self, path: Tree) -> Any:
         """The object, or its class, at a source of the call."""
