@@ -242,7 +242,6 @@ class Reader(SizesReader):
         """Let go of the call and of what it led to: an entry lives longer."""
         self.slots = ()
         self._known.clear()
-        self.found.objects = []
 
     def _at(self, path: Tree) -> Any:
         """The object, or its class, at a source of the call."""
