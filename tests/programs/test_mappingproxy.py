@@ -81,6 +81,75 @@ def test_made_inside():
     assert jitshape.compile(program)({}) == (["later"], 3)
 
 
+class Meta(type):
+    of_meta = 3
+
+
+class Plain:
+    factor = 1
+
+    def method(self):
+        return 2
+
+    static = staticmethod(len)
+
+
+class Further(Plain, metaclass=Meta):
+    other = 2
+
+
+class Slotted:
+    __slots__ = ("slot",)
+
+
+def reads_of_classes(cls):
+    own = cls.__dict__
+    names = [name for name in own if not name.startswith("_")]
+    return (
+        own.get("factor"),
+        "other" in own,
+        own.get("of_meta", 7),
+        {name: type(own[name]) for name in names},
+        own is cls.__dict__,
+        own == cls.__dict__,
+        vars(cls).get("__module__"),
+        ["factor" in base.__dict__ for base in cls.__mro__],
+        len(own),
+    )
+
+
+def writes_of_classes(cls):
+    before = cls.__dict__.get("made")
+    cls.made = 5
+    within = cls.__dict__.get("made"), "made" in cls.__dict__
+    del cls.made
+    return before, within, "made" in cls.__dict__
+
+
+@pytest.mark.parametrize("program", [reads_of_classes, writes_of_classes])
+def test_dicts_of_classes(program):
+    compiled = jitshape.compile(program, fullgraph=program is reads_of_classes)
+    for cls in (Plain, Further, Slotted):
+        assert compiled(cls) == program(cls)
+    Plain.factor, Plain.more = 2, 3
+    for cls in (Plain, Further):
+        assert compiled(cls) == program(cls)
+    Plain.factor = 1
+    del Plain.more
+    assert compiled(Plain) == program(Plain)
+
+
+def test_a_dict_of_a_class_that_is_returned_shows_later_changes():
+    def program(cls):
+        return cls.__dict__, cls.__dict__.keys()
+
+    own, keys = jitshape.compile(program)(Plain)
+    Plain.later = 1
+    assert type(own) is types.MappingProxyType
+    assert (own["later"], "later" in keys) == (1, True)
+    del Plain.later
+
+
 class Comparing(type):
     log = []
 

@@ -236,7 +236,10 @@ def _set_class(m: Machine, value: Value, cls: Value) -> None:
 
 
 def _class_dict(m: Machine, value: Value) -> Value:
-    raise Break("class_dict", "the __dict__ of a class is read")
+    """A view that no other read of it gives; to set an attribute of the class is a break."""
+    if not isinstance(value, ClassValue):
+        raise Break("class_dict", f"the __dict__ of a {value.python_type().__name__} is read")
+    return _proxy(m, type.__dict__["__dict__"].__get__(value.object), None)
 
 
 GETTERS[object.__dict__["__class__"]] = lambda m, value: value.type_value(m)
@@ -282,6 +285,10 @@ class ProxyValue(PinnedValue):
 @wraps(types.MappingProxyType)
 def wrap_proxy(m: Machine, real: types.MappingProxyType, source: Source | None) -> Value:
     """Pinned, and with it the dict behind it, which is what is read and guarded."""
+    return _proxy(m, real, source)
+
+
+def _proxy(m: Machine, real: types.MappingProxyType, source: Source | None) -> ProxyValue:
     held = guard_identity(m, real, source)
     (behind,) = gc.get_referents(real)
     if not isinstance(behind, dict):
