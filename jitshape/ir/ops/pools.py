@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from jitshape.ir.graph import Value
 from jitshape.ir.ops.families import like, require, require_elements
 from jitshape.ir.ops.rearranging import all_of, image, within, zero_unless
 from jitshape.ir.ops.registry import op
+from jitshape.ir.strides import format_strides, is_channels_last, is_contiguous
 from jitshape.ir.symint import Size, sym_max, sym_min
 from jitshape.ir.types import TensorType
 
@@ -119,13 +119,16 @@ def _extent(env: Any, x: Value, w: Windows) -> tuple[Size, ...]:
 def _laid_out(
     env: Any, x: Value, rank: int, shape: Sequence[Size], dtype: Any = None
 ) -> TensorType:
-    """In the memory format of `x`; a single volume has that of a batch of one."""
+    """In the memory format of `x`; a single volume has that of channels inside only where it has
+    no gaps."""
     if rank == 2 or len(shape) > rank + 1:
         return image(env, x, shape, dtype)
     old = x.type
-    batch = TensorType((1, *old.shape), (0, *old.strides), old.dtype, old.device)
-    made = image(env, Value("batch", batch, None), (1, *shape), dtype)
-    return replace(made, shape=made.shape[1:], strides=made.strides[1:])
+    batch, strides = (1, *old.shape), (0, *old.strides)
+    inside = not is_contiguous(batch, strides) and is_channels_last(batch, strides)
+    format_ = torch.channels_last_3d if inside else torch.contiguous_format
+    laid = format_strides(env, (1, *shape), (), format_)[1:]
+    return TensorType(tuple(shape), laid, dtype or old.dtype, old.device)
 
 
 def _covering(b: Any, w: Windows, at: Sequence[Size], element: Sequence[int], sizes: Any) -> Any:

@@ -61,3 +61,28 @@ def test_large_windows_are_calls_of_aten(name):
         torch.testing.assert_close(x.grad, y.grad)
     assert jitshape.stats()["extern_ops"]
     assert not jitshape.stats()["fallbacks"]
+
+
+VOLUMES = {  # [channels, depth, height, width], from a base with the channels inside
+    "inside": lambda x: x.permute(3, 0, 1, 2),
+    "inside, gaps among channels": lambda x: x.permute(3, 0, 1, 2)[::2],
+    "inside, gaps in depth": lambda x: x.permute(3, 0, 1, 2)[:, ::2],
+    "inside, a batch of one": lambda x: x.permute(3, 0, 1, 2)[None],
+    "row-major": lambda x: x,
+}
+
+
+@pytest.mark.parametrize("name", VOLUMES)
+@pytest.mark.parametrize("shape", [(6, 6, 7, 4), (5, 4, 4, 1), (4, 3, 3, 3)])
+def test_a_single_volume_keeps_channels_inside_where_it_has_no_gaps(name, shape):
+    volume = VOLUMES[name]
+
+    def f(x):
+        return F.max_pool3d(volume(x), (2, 1, 1), stride=1, return_indices=True)
+
+    jitshape.reset()
+    compiled = jitshape.compile(f, dynamic=True, fullgraph=True)
+    x = torch.randn(shape)
+    for found, expected in zip(compiled(x), f(x), strict=True):
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
