@@ -4,7 +4,7 @@ In: a graph as recorded, with backward behind it where one is needed.  Out: a Co
 
         share       cache      a graph with an equal key was compiled before: its program serves
         load        cache      ... by an earlier process: its record is on disk
-        optimize    ir         functionalize, decompose, simplify, cse, dce
+        optimize    ir         functionalize, decompose, simplify, cse, dce; attention
         partition   ir         forward and backward graphs
         generate    backend    kernels and program
 
@@ -34,6 +34,7 @@ from jitshape.errors import BadBackend
 from jitshape.ir.graph import Alias, Graph, subgraphs_of
 from jitshape.ir.layouts import Layouts, layouts_of
 from jitshape.ir.passes import run_passes
+from jitshape.ir.passes.attention import attention
 from jitshape.ir.passes.fast_random import fast_random
 from jitshape.ir.passes.order import CLEAN_UP, OPTIMIZE
 from jitshape.ir.passes.partition import partition
@@ -45,6 +46,7 @@ from jitshape.observe import counters, logs
 from jitshape.options import Options
 from jitshape.stages import collection_deferred, stage
 
+OWN_CPU = ("auto", "cpu")  # back ends that compute CPU tensors in kernels of ours
 _graphs = GraphCache()
 
 
@@ -119,10 +121,7 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
         subgraph.served_by(serve)
     layouts = layouts_of(graph)
     with stage("optimize"):
-        run_passes(graph, OPTIMIZE, observers=(_log_pass,))
-        if options.fast_random:
-            done = {given for step in OPTIMIZE for given in step.provides}
-            run_passes(graph, (fast_random, *CLEAN_UP), has=done, observers=(_log_pass,))
+        _optimize(graph, options)
     written = tuple(mutation.input for mutation in graph.mutations)
     viewed = tuple(output.input for output in graph.outputs if isinstance(output, Alias))
     if not graph.gradients:
@@ -143,6 +142,18 @@ def _compiled(graph: Graph, options: Options, name: str, shelf: Shelf) -> Compil
     program = replace(program, parts=None)
     run = _with_backward(program, backward, contract, name)
     return CompiledGraph(run, program, written, viewed, shelf.key, is_kept)
+
+
+def _optimize(graph: Graph, options: Options) -> None:
+    """The passes over the whole graph."""
+    run_passes(graph, OPTIMIZE)
+    done = {given for step in OPTIMIZE for given in step.provides}
+    if options.fast_random:
+        run_passes(graph, (fast_random, *CLEAN_UP), has=done)
+    if options.backend in OWN_CPU:
+        run_passes(graph, (attention,), has=done)
+    if logs.enabled("functional"):
+        logs.log("functional", print_graph(graph))
 
 
 def _with_backward(
@@ -280,8 +291,3 @@ def example_inputs(graph: Graph) -> list[Any]:
         for t in types_
     ]
     return [*tensors, *actual(graph.symbols)]
-
-
-def _log_pass(name: str, graph: Graph) -> None:
-    if name == OPTIMIZE[-1].name and logs.enabled("functional"):
-        logs.log("functional", print_graph(graph))

@@ -161,7 +161,7 @@ def compile_graph(
         source,
         infos,
         dict(externs),
-        tuple(plan.log),
+        (*given.notes, *plan.log),
         steps,
         memory,
         plan.algebra,

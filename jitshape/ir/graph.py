@@ -199,7 +199,7 @@ class Graph:
     each tensor after its last use.  `moved`: what tensors show after t_, squeeze_ and such, one
     value for each call; `shown`: what inputs show in the end, if that changed them, by their
     index.  `frees`: for each differentiated value a bit set of those whose backward cannot follow
-    its own, since both free the same memory.
+    its own, since both free the same memory.  `notes`: what passes decided, for logs.
 
     A joint graph also has the gradients: `differentiated` are the values that got one (outputs,
     or inputs as mutated; not outputs that are views of inputs: their gradient flows outside), the
@@ -225,6 +225,7 @@ class Graph:
     shown: dict[int, Value] = field(default_factory=dict)
     reshaped: list[Reshaped] = field(default_factory=list)
     frees: tuple[int, ...] = ()
+    notes: list[str] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
     _storages: Iterator[int] = field(default_factory=itertools.count)
 

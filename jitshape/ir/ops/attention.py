@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from jitshape.ir.graph import Value, tensor_type
+from jitshape.ir.ops.families import fresh
 from jitshape.ir.ops.registry import op
 from jitshape.ir.strides import preserved_strides, same
 from jitshape.ir.symint import Size
@@ -127,6 +128,40 @@ class SDPA:
         mask = torch.rand(2, 1, 5, 7) > 0.3
         mask[..., 0] = True
         rows = [(q, k, v), (q, k, v, mask), (k, k, v, None, True), (q, k, v, None, False, 0.3)]
+        return [(row, {}) for row in rows]
+
+
+@op("jitshape.attention.default", family="extern")
+class Attention:
+    """softmax(q @ k' * scale + mask) @ v, without backward: what the math form of attention
+    becomes (passes/attention.py).  The result lies as (batch, length, heads, dim) unless it shall
+    be `contiguous`, which costs nothing where q is."""
+
+    @staticmethod
+    def type(env, q, k, v, mask, scale, contiguous=False):
+        shape = (*q.type.shape[:3], v.type.shape[-1])
+        if contiguous:
+            return fresh(shape, q.type.dtype, q.type.device)
+        return _length_outside_heads(q.type, shape, q.type.dtype)
+
+    @staticmethod
+    def run(q, k, v, mask, scale, contiguous=False):
+        if _flash(q, k, v, mask, False, scale):
+            out, _ = _flash_forward(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
+        else:
+            out = torch.softmax(_scores(q, k, mask, False, scale), -1).to(v.dtype) @ v
+        return out.contiguous() if contiguous else _lay_out(out)
+
+    @staticmethod
+    def samples():
+        q, k, v = (torch.randn(2, n, 3, 8).transpose(1, 2) for n in (5, 7, 7))
+        mask = torch.randn(2, 1, 5, 7)
+        wide = torch.randn(2, 3, 7, 4)
+        rows = [
+            (q, k, v, mask, 0.5),
+            (q.contiguous(), k, v, None, 1.0, True),
+            (q, k, wide, None, 1.0),
+        ]
         return [(row, {}) for row in rows]
 
 

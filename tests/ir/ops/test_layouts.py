@@ -29,6 +29,7 @@ NO_MIXTURES = {
     "aten._softmax_backward_data.default": "an argument says the dtype of another",
     "aten._log_softmax_backward_data.default": "an argument says the dtype of another",
     "jitshape.sdpa.default": "the op's callers have compared the dtypes",
+    "jitshape.attention.default": "the op's callers have compared the dtypes",
 }
 LAYOUTS = ("plain", "permuted", "offset", "gaps", "images")
 # Whole programs with these have eager's strides: tests/programs/test_layouts.py.
