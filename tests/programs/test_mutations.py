@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,6 +17,7 @@ from tests.programs.fuzz import Fuzzer, fuzz, others_beside
 from tests.programs.models import PROGRAMS
 
 FEW = 120  # changes of each program; --all-mutations makes them all
+SHOWN = Path(__file__).resolve().parents[2] / "examples"
 FUZZED = ("pointwise", "norm_gelu", "attention", "classifier", "gpt", "gpt_train", "bert")
 
 
@@ -62,6 +67,26 @@ def test_programs(name: str, limit: int | None) -> None:
         report = fuzz(jitshape.compile(function), function, program.inputs(2, 8), limit)
     assert not report.wrong, "\n".join(report.wrong)
     assert 5 <= report.misses < report.changes
+
+
+def shown_to_users(name: str) -> tuple[Callable, tuple]:
+    """A program of examples/ with a call of it."""
+    names = runpy.run_path(str(SHOWN / f"{name.partition(' ')[0]}.py"))
+    if name.startswith("sizes"):
+        return names["pad_to_pairs"], (torch.randn(2, 4), torch.randn(4, 4))
+    causal = name.endswith("gpt")
+    return names["Model"](causal, 16, 2, 1).eval(), names["inputs"](causal, 2, 4)
+
+
+@pytest.mark.parametrize("name", ["sizes", "quickstart gpt", "quickstart bert"])
+def test_programs_shown_to_users(name: str, limit: int | None) -> None:
+    function, args = shown_to_users(name)
+    for through in (False, True):
+        jitshape.reset()
+        most = limit and limit // (10 if through else 1)
+        report = fuzz(jitshape.compile(function), function, args, most, through)
+        assert not report.wrong, "\n".join(report.wrong)
+        assert report.changes
 
 
 def test_a_hole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

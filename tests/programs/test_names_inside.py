@@ -65,6 +65,27 @@ def test_code_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert summed is not torch.nn._reduction.get_enum.__code__
 
 
+@pytest.mark.parametrize(
+    ("name", "f"),
+    [
+        ("__iter__", lambda x: [row + 1 for row in x]),
+        ("__len__", lambda x: x + len(x)),
+        ("__hash__", lambda x: {x: x + 1}[x]),
+    ],
+)
+def test_code_of_a_method_that_is_answered_for_is_replaced(
+    name: str, f: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = jitshape.compile(f)
+    assert_same(f(X), compiled(X))
+    with monkeypatch.context() as patched:
+        patched.setattr(getattr(torch.Tensor, name), "__code__", (lambda self: 1 / 0).__code__)
+        for call in (f, compiled):
+            with pytest.raises(ZeroDivisionError):
+                call(X)
+    assert_same(f(X), compiled(X))
+
+
 def test_names_of_code() -> None:
     def f(x):
         return [F.linear(y, x.weight) for y in torch._C._nn.gelu(x).rows()]

@@ -53,13 +53,18 @@ def _guard_behind(m: Machine, start: Any) -> bool:
             continue
         seen.add(id(function))
         if _runs_natively(function):
-            for part in _PARTS:
-                guard_part(m, function, Field(Held(function, function.__qualname__), part))
+            guard_code(m, function)
             todo += [cell.cell_contents for cell in function.__closure__ or ()]
             todo += _named(m, function)
         elif function is not start:
-            own = own and not _is_foreign(function)
+            own = own and not is_foreign(function)
     return own
+
+
+def guard_code(m: Machine, function: types.FunctionType) -> None:
+    """The function, in whose place something else answers, must go on doing what it does."""
+    for part in _PARTS:
+        guard_part(m, function, Field(Held(function, function.__qualname__), part))
 
 
 def _runs_natively(function: Any) -> bool:
@@ -69,7 +74,7 @@ def _runs_natively(function: Any) -> bool:
     return natives.policy(function) == "native" and not natives.is_allowed(function)
 
 
-def _is_foreign(found: Any) -> bool:
+def is_foreign(found: Any) -> bool:
     """Whether this was put in the place of something of torch's."""
     if isinstance(found, types.FunctionType):
         return not is_trusted(found.__code__.co_filename)

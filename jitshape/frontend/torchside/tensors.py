@@ -17,10 +17,11 @@ import torch
 
 from jitshape.errors import JitshapeError
 from jitshape.frontend.checks import Length, Missing, TypeIs
+from jitshape.frontend.lookup import class_attribute
 from jitshape.frontend.sources import Field, Getter, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
-from jitshape.frontend.torchside.names_inside import guard_names
+from jitshape.frontend.torchside.names_inside import guard_code, guard_names, is_foreign
 from jitshape.frontend.torchside.number_rules import SYMBOLIC
 from jitshape.frontend.torchside.numbers import (
     SymbolicBool,
@@ -254,18 +255,30 @@ class TensorValue(Value):
     def contains(self, m: Machine, item: Value) -> Value:
         raise Break("data_dependent_branch", "`in` on a tensor needs its values")
 
-    def length(self, m: Machine) -> Value:
+    def _asks(self, m: Machine, name: str) -> None:
+        """It answers in place of a method of torch's that is Python code, which must stay; in
+        place of another it cannot."""
         m.guard_special_methods(self.cls)
+        method = class_attribute(self.cls, name)
+        if isinstance(method, types.FunctionType):
+            guard_code(m, method)
+            if is_foreign(method):
+                raise Break("torch_call", f"{name} of tensors is not torch's own")
+
+    def length(self, m: Machine) -> Value:
+        self._asks(m, "__len__")
         if self.tensor.dim() == 0:
             m.throw(TypeError, "len() of a 0-d tensor")
         return from_real(m, self.tensor.size(0))
 
     def iterate(self, m: Machine) -> Value:
+        self._asks(m, "__iter__")
         if self.tensor.dim() == 0:
             m.throw(TypeError, "iteration over a 0-d tensor")
         return call_native(m, torch.Tensor.unbind, [self, m.const(0)]).iterate(m)
 
     def hash_key(self, m: Machine) -> Any:
+        self._asks(m, "__hash__")
         return self  # identity, as torch.Tensor.__hash__
 
     def reconstruct(self, e: Any) -> None:
