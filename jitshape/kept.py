@@ -30,7 +30,7 @@ from jitshape.observe import counters, logs
 INDEX, LEVEL = "entries", "frame"
 KEPT = 256  # entries of one function
 TRIED = 8  # of them, for one call
-REMEMBERED = 512  # records of all functions, in memory
+REMEMBERED = 1 << 25  # bytes of records, in memory
 SHOWN = 8  # tensors whose sizes are in a row
 
 
@@ -60,7 +60,8 @@ class Kept:
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
         self._rows: dict[str, list[Row]] = {}
-        self._records: OrderedDict[str, KeptEntry] = OrderedDict()
+        self._records: OrderedDict[str, bytes] = OrderedDict()  # used last at the end
+        self._size = 0
 
     @property
     def store(self) -> Store:
@@ -84,7 +85,7 @@ class Kept:
         data = _encoder.encode(entry)
         digest = hashlib.sha256(data).hexdigest()
         row = Row(digest, _shown(guards))
-        self._remember(digest, entry)
+        self._remember(digest, data)
         self._rows[key] = _with(self._rows.get(key, []), row)
         if to_disk:
             self.store.put(LEVEL, digest, data)
@@ -94,18 +95,18 @@ class Kept:
         return self._decoded(_rows_decoder.decode, self.store.get(INDEX, key)) or []
 
     def _record(self, digest: str) -> KeptEntry | None:
-        known = self._records.get(digest)
-        if known is None:
-            known = self._decoded(_entry_decoder.decode, self.store.get(LEVEL, digest))
-        if known is not None:
-            self._remember(digest, known)
-        return known
+        data = self._records.get(digest)
+        if data is None:
+            data = self.store.get(LEVEL, digest)
+        if data is not None:
+            self._remember(digest, data)
+        return self._decoded(_entry_decoder.decode, data)
 
-    def _remember(self, digest: str, entry: KeptEntry) -> None:
-        self._records[digest] = entry
-        self._records.move_to_end(digest)
-        while len(self._records) > REMEMBERED:
-            self._records.popitem(last=False)
+    def _remember(self, digest: str, data: bytes) -> None:
+        self._size += len(data) - len(self._records.pop(digest, b""))
+        self._records[digest] = data
+        while self._size > REMEMBERED and len(self._records) > 1:
+            self._size -= len(self._records.popitem(last=False)[1])
 
     def _decoded(self, decode: Callable[[bytes], Any], data: bytes | None) -> Any:
         if data is None:

@@ -103,3 +103,13 @@ def test_entries_whose_program_is_not_kept_serve_in_this_process_only(folder: Pa
     assert stats["cache"]["entry"] == {"hit": 4, "miss": 1} and stats["compiles"] == 1
     assert on_disk(folder) == []
     assert call_each([Layer()], 3, backend="eager")["cache"]["entry"] == {"hit": 0, "miss": 1}
+
+
+def test_memory_holds_the_records_used_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "REMEMBERED", 1)  # byte
+    layers = [Layer(width) for width in range(3, 6)]
+    compiled = [jitshape.compile(layer, backend="eager") for layer in layers]
+    run(compiled, layers, 2)  # nothing of it is on disk
+    again = [jitshape.compile(layer, backend="eager") for layer in layers]
+    run(again[::-1], layers[::-1], 2)
+    assert jitshape.stats()["cache"]["entry"] == {"hit": 1, "miss": 5}

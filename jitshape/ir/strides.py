@@ -319,42 +319,17 @@ def format_strides(env: Any, shape: Shape, strides: Shape, memory_format: Any) -
 
 
 def suggested_format(shape: Shape, strides: Shape) -> Any:
-    """torch.channels_last(_3d) where the strides have that order, with gaps or without, and not
-    row-major, else torch.contiguous_format."""
-    if len(shape) not in CHANNELS_LAST_ORDER or 0 in shape:
+    """torch.channels_last(_3d) where the strides grow from the channels over the pixels to the
+    images, with gaps or without, else torch.contiguous_format.  The strides of sizes of 1 count,
+    and images no further apart than channels tell nothing."""
+    if len(shape) not in CHANNELS_LAST_ORDER or 0 in shape or strides[1] == 0:
         return torch.contiguous_format
-    if all(type(number) is int for number in (*shape, *strides)):
-        inside = strides[1] != 0 and _is_inside_exactly(shape, strides)
-    else:
-        inside = not is_contiguous(shape, strides) and (
-            is_channels_last(shape, strides) or _has_channels_inside(shape, strides)
-        )
-    return CHANNELS_LAST_FORMAT[len(shape)] if inside else torch.contiguous_format
-
-
-def _has_channels_inside(shape: Shape, strides: Shape) -> bool:
-    """Whether the strides grow from the channels over the pixels to the images."""
-    if strides[1] == 0 or 0 in shape:
-        return False
     reach: Size = 0
     for dim in CHANNELS_LAST_ORDER[len(shape)]:
-        if type(shape[dim]) is int and shape[dim] == 1:
-            continue
-        if not _at_least(strides[dim], reach):
-            return False
+        if not _at_least(strides[dim], reach) or (dim == 0 and same(reach, strides[1])):
+            return torch.contiguous_format
         reach = strides[dim] * shape[dim]
-    return True
-
-
-def _is_inside_exactly(shape: Any, strides: Any) -> bool:
-    """Of numbers: the strides of sizes of 1 count, and images no further apart than channels tell
-    nothing."""
-    reach = 0
-    for dim in CHANNELS_LAST_ORDER[len(shape)]:
-        if strides[dim] < reach or (dim == 0 and reach == strides[1]):
-            return False
-        reach = strides[dim] * shape[dim]
-    return True
+    return CHANNELS_LAST_FORMAT[len(shape)]
 
 
 def _at_least(a: Size, b: Size) -> bool:
