@@ -86,6 +86,20 @@ def test_code_of_a_method_that_is_answered_for_is_replaced(
     assert_same(f(X), compiled(X))
 
 
+def test_a_name_inside_a_method_that_is_answered_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        return [row + 1 for row in x]
+
+    compiled = jitshape.compile(f)
+    assert_same(f(X), compiled(X))
+    unbind = torch.Tensor.unbind
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.Tensor, "unbind", lambda self, dim: unbind(self * 2, dim)[:1])
+        assert_same(f(X), compiled(X))
+        assert len(compiled(X)) == 1
+    assert_same(f(X), compiled(X))
+
+
 def test_names_of_code() -> None:
     def f(x):
         return [F.linear(y, x.weight) for y in torch._C._nn.gelu(x).rows()]

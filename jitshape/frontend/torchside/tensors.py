@@ -256,13 +256,13 @@ class TensorValue(Value):
         raise Break("data_dependent_branch", "`in` on a tensor needs its values")
 
     def _asks(self, m: Machine, name: str) -> None:
-        """It answers in place of a method of torch's that is Python code, which must stay; in
-        place of another it cannot."""
+        """It answers in place of a method of torch's that is Python code, which must stay with
+        all that it names; in place of another it cannot."""
         m.guard_special_methods(self.cls)
         method = class_attribute(self.cls, name)
         if isinstance(method, types.FunctionType):
             guard_code(m, method)
-            if is_foreign(method):
+            if is_foreign(method) or not guard_names(m, method):
                 raise Break("torch_call", f"{name} of tensors is not torch's own")
 
     def length(self, m: Machine) -> Value:
