@@ -18,11 +18,13 @@ from jitshape.frontend.checks import (
     Ambient,
     Check,
     Definition,
+    Equals,
     Guard,
     Holds,
     NullField,
     SpecialMethods,
     TensorMatches,
+    TypeIs,
     short,
 )
 from jitshape.frontend.sources import Source
@@ -107,7 +109,17 @@ def assemble(
     kept: dict[tuple[Source | None, Check], Guard] = {}
     for guard in guards:
         kept.setdefault((guard.source, guard.check), guard)
-    return Assembler(tuple(kept.values()), tuple(extract)).finish(to_keep)
+    read = {
+        guard.source
+        for guard in kept.values()
+        if type(guard.check) is Equals and type(guard.check.value) in (str, bytes)
+    }
+    needed = (  # the text has the class, too
+        guard
+        for guard in kept.values()
+        if type(guard.check) is not TypeIs or guard.source not in read
+    )
+    return Assembler(tuple(needed), tuple(extract)).finish(to_keep)
 
 
 def explain(program: GuardProgram, slots: tuple) -> Failure | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.checks import Distinct
+from jitshape.frontend.checks import Distinct, SameObject
 from jitshape.frontend.lookup import MISSING, Lookup, class_attribute, derives
 from jitshape.frontend.sources import Held
 from jitshape.frontend.values.base import Value
@@ -144,10 +144,21 @@ class Operators(Lookup):
         """`a is b`."""
         if a is b:
             return True
+        if a.is_constant() and b.is_constant() and a.python_type() is not b.python_type():
+            return False
+        if getattr(a, "from_outside", False) and getattr(b, "from_outside", False):
+            return self._same_text(a, b)
         if a.is_constant() and b.is_constant():
             return _same_constant(a.constant(), b.constant())
         self.apart(a, b)
         return False
+
+    def _same_text(self, a: Any, b: Any) -> bool:
+        if a.real is not b.real:
+            self.apart(a, b)
+        elif a.source != b.source:
+            self.guard(a.source, SameObject(b.source))
+        return a.real is b.real
 
     def is_same(self, a: Value, b: Value) -> bool:
         """`a is b` where the program asks: two symbolic numbers are told apart by their values."""

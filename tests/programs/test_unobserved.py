@@ -145,3 +145,60 @@ def test_a_list_written_under_another_name_is_the_one_returned() -> None:
     for mine, theirs in zip(calls(), calls()):
         assert_same(f(*mine), compiled(*theirs))
         assert_same(mine[1], theirs[1])
+
+
+class Item:
+    def __init__(self, name: Any) -> None:
+        self.name = name
+
+
+def moved(x: torch.Tensor, item: Item, into: dict, texts: list) -> Any:
+    into["name"], other = item.name, texts[0]
+    texts[0] = item.name
+    return x + 1, other, isinstance(other, str), item.name is None, [text for text in texts]
+
+
+def replaced_if_new(x: torch.Tensor, item: Item, kept: Item) -> torch.Tensor:
+    if item.name is kept.name:
+        return x
+    kept.name = item.name
+    return x * 2
+
+
+def test_text_that_is_only_moved_is_not_read() -> None:
+    """From attributes, lists and dicts into others and out again."""
+    jitshape.reset()
+    compiled = jitshape.compile(moved)
+    for number in range(4):
+        results = []
+        for fn in (moved, compiled):
+            item, into, texts = Item(f"a{number}"), {"name": 1}, [f"b{number}", "c"]
+            results.append((fn(X, item, into, texts), into, texts))
+        assert_same(*results)
+    assert jitshape.stats()["compiles"] == 1
+    into, texts = {"name": 1}, [b"b", "c"]
+    assert_same(compiled(X, Item(7), into, texts)[1:], (b"b", False, False, [7, "c"]))
+    with pytest.raises(AttributeError):
+        compiled(X, object(), into, ["b", "c"])
+
+
+def test_text_is_told_apart_by_identity_where_the_program_asks_for_it() -> None:
+    jitshape.reset()
+    compiled = jitshape.compile(replaced_if_new)
+    for number in range(3):
+        one, same = f"text {number}", "".join(["text ", str(number)])
+        kept = Item(one)
+        assert_same(compiled(X, Item(one), kept), X)
+        assert_same(compiled(X, Item(same), kept), X * 2)
+        assert kept.name is same
+    assert jitshape.stats()["compiles"] + jitshape.stats()["graph_hits"] == 2
+
+
+def test_text_that_is_read_is_guarded_by_its_value() -> None:
+    def f(x: torch.Tensor, item: Item) -> torch.Tensor:
+        name = item.name
+        return x * 2 if name == "double" else x[:1] if name else x
+
+    compiled = jitshape.compile(f)
+    for name in ("double", "first", "", b"double", "doub" + "le", "first"):
+        assert_same(compiled(X, Item(name)), f(X, Item(name)))

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from jitshape.frontend.checks import Equals, Is
+from jitshape.frontend.checks import Equals, Is, TypeIs
 from jitshape.frontend.sources import Held, Source
 from jitshape.frontend.values.base import Value, builds, wraps
 from jitshape.frontend.values.storage import PinnedValue
@@ -83,13 +83,18 @@ def from_python(m: Machine, result: Any) -> Value:
 FRESH: dict[type, Callable[[Machine, Any], Value]] = {}
 
 
-EQUALS_TYPES = (*NUMBER_TYPES, str, bytes, type(None))
+TEXT_TYPES = (str, bytes)
+EQUALS_TYPES = (*NUMBER_TYPES, *TEXT_TYPES, type(None))
 
 
 def wrap_constant(m: Machine, real: Any, source: Source | None) -> Value:
     """A real immutable object: guarded by value, or by identity where Equals cannot compare."""
-    if source is not None and not isinstance(source, Held):
-        m.guard(source, Equals(real) if type(real) in EQUALS_TYPES else Is(real))
+    if source is None or isinstance(source, Held):
+        return ConstantValue(real, source)
+    if type(real) in TEXT_TYPES:
+        m.guard(source, TypeIs(type(real)))
+        return TextValue(m, real, source)
+    m.guard(source, Equals(real) if type(real) in EQUALS_TYPES else Is(real))
     return ConstantValue(real, source)
 
 
@@ -106,9 +111,10 @@ def build_constant(m: Machine, real: Any) -> Value:
 
 
 class ConstantValue(PinnedValue):
-    """A known immutable object."""
+    """A known immutable object.  One that is `from_outside` is told from others by guards."""
 
     remembered = False
+    from_outside = False
 
     def truth(self, m: Machine) -> bool:
         return bool(self.object)
@@ -155,3 +161,26 @@ class ConstantValue(PinnedValue):
 
     def hash_key(self, m: Machine) -> Any:
         return self.object
+
+
+class TextValue(ConstantValue):
+    """A string from outside: its class is known, its text is guarded once something reads it."""
+
+    from_outside = True
+
+    def __init__(self, m: Machine, real: str | bytes, source: Source) -> None:
+        self.machine, self.real, self.source = m, real, source
+        self._guarded = False
+
+    def __repr__(self) -> str:
+        return f"TextValue({self.source})"
+
+    def python_type(self) -> type:
+        return type(self.real)
+
+    @property
+    def object(self) -> str | bytes:  # type: ignore[override]
+        if not self._guarded:
+            self.machine.guard(self.source, Equals(self.real))
+            self._guarded = True
+        return self.real
