@@ -286,3 +286,32 @@ def test_numbers_are_read_from_what_holds_text(given: object) -> None:
         return number, float(given), isinstance(given, str)  # type: ignore[arg-type]
 
     assert jitshape.compile(f)(given) == f(given)
+
+
+STORED: dict[str, Callable] = {
+    "masked_fill": lambda x, a: x.masked_fill(x > 0, a),
+    "full": lambda x, a: torch.full((3,), a, dtype=x.dtype),
+    "full_like": lambda x, a: torch.full_like(x, a),
+    "fill_": lambda x, a: x.fill_(a),
+    "pad": lambda x, a: F.pad(x, (1, 1), value=a),
+    "clamp": lambda x, a: x.clamp(max=a),
+    "clamp to two": lambda x, a: x.clamp(-1.0, a),
+    "clamp_min_": lambda x, a: x.clamp_min_(a),
+}
+HALVES_AND_INTS = torch.float16, torch.bfloat16, torch.float32, torch.int8, torch.uint8
+
+
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("dtype", HALVES_AND_INTS)
+def test_a_float_that_an_element_cannot_hold_raises(dtype: torch.dtype, name: str) -> None:
+    """Numbers within the dtype share an entry; those beyond raise as eager does."""
+    f, x = STORED[name], X.abs().to(dtype)
+    jitshape.reset()
+    compiled = jitshape.compile(f)
+    for a in (2.0, 3.0, 1e39, 4.0, math.inf, 1e9, -1e39, math.nan, -1.0, 5.0):
+        assert_same(outcome(f, x.clone(), a), outcome(compiled, x.clone(), a), str(a))
+    assert jitshape.stats()["fallbacks"] == 0
+    entries = jitshape.stats()["compiles"]
+    for a in (2.5, 3.5, 1e38 if dtype.is_floating_point else 1e3):
+        assert_same(outcome(f, x.clone(), a), outcome(compiled, x.clone(), a), str(a))
+    assert jitshape.stats()["compiles"] == entries

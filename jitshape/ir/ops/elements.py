@@ -4,18 +4,20 @@ In: the arguments of a call of an op.  Out: those that the graph holds.  A divis
 integers that C++ refuses is refused here, as kernels do not look at it.
 Invariant: kernels compute with signed words.  So the integers that only unsigned words hold, which
 C++ takes too, are what the result's dtype makes of them; and a number that an element cannot
-hold, where C++ looks (the op's block names the argument, `stored`), breaks a fact.
+hold, where C++ looks (the op's block names the arguments, `stored`), breaks a fact.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from jitshape.ir.conditions import all_of, compare
+from jitshape.ir.conditions import BoolExpr, all_of, compare
 from jitshape.ir.ops.registry import OpDef
+from jitshape.ir.symfloat import FloatExpr, apply
 from jitshape.ir.symint import IntExpr
 
 DIVISIONS = ("aten.remainder.", "aten.fmod.", "aten.floor_divide.", "aten.div.")
@@ -28,7 +30,10 @@ def with_elements(
     """The arguments of a call whose first result has elements of `dtype`.  RuntimeError as C++
     raises it."""
     if definition.has("stored"):
-        _check(env, args[definition.stored], dtype)
+        places = definition.stored
+        for place in places if isinstance(places, tuple) else (places,):
+            if place < len(args):
+                _check(env, args[place], dtype)
     if len(args) > 1 and type(args[1]) is IntExpr and _integral(dtype):
         _check_operand(env, definition.name, args[1])
     if not any(map(_only_unsigned, (*args, *kwargs.values()))):
@@ -62,12 +67,30 @@ def _as_element(x: Any, dtype: torch.dtype) -> Any:
 
 
 def _check(env: Any, x: Any, dtype: torch.dtype) -> None:
+    if type(x) is FloatExpr and dtype is not torch.bool:
+        return _check_real(env, x, dtype)
     if type(x) is not IntExpr or dtype is torch.bool or not _integral(dtype):
-        return
+        return None
     info = torch.iinfo(dtype)
     if info.bits == 64:
-        return
+        return None
     least = info.min or -info.max  # of an unsigned one C++ takes negative numbers
     bounds = compare("ge", x, least), compare("le", x, info.max)
     if not env.assume(all_of(bounds), "an element"):
+        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
+
+
+def _check_real(env: Any, x: FloatExpr, dtype: torch.dtype) -> None:
+    """C++ takes what lies between the ends of the dtype; infinities and nan where it has them."""
+    if dtype in (torch.float64, torch.complex128) or env.actual(x) is None:
+        return
+    if _integral(dtype):
+        info = torch.iinfo(dtype)
+        bounds = BoolExpr("ge", (x, float(info.min))), BoolExpr("le", (x, float(info.max)))
+        fits = all(env.evaluate(bound, "an element") for bound in bounds)
+    else:
+        size = apply("abs", x)
+        fits = env.evaluate(BoolExpr("le", (size, torch.finfo(dtype).max)), "an element")
+        fits = fits or not env.evaluate(BoolExpr("lt", (size, math.inf)), "an element")
+    if not fits:
         raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")

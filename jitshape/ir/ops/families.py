@@ -267,10 +267,14 @@ def pointwise(
     return register
 
 
-def pointwise_table(rows: dict[str, Callable[..., Any]], **options: Any) -> None:
-    """Register ops whose block is their lowering alone."""
+def pointwise_table(
+    rows: dict[str, Callable[..., Any]],
+    stored: int | tuple[int, ...] | None = None,
+    **options: Any,
+) -> None:
+    """Register ops whose block is their lowering alone, and which numbers become elements."""
     for name, lower in rows.items():
-        block = type(name.split(".")[1], (), {"lower": staticmethod(lower)})
+        block = type(name.split(".")[1], (), {"lower": staticmethod(lower), "stored": stored})
         pointwise(name, **options)(block)
 
 

@@ -92,6 +92,8 @@ class Repeat:
 class ConstantPad:
     """`pad` names amounts from the last dimension on, before and after; negative ones crop."""
 
+    stored = 2
+
     def type(env, x, pad, value=0):
         old = x.type
         shape = list(old.shape)

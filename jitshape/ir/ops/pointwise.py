@@ -360,6 +360,7 @@ def _clamp_to_numbers(b, x, low=None, high=None):
 pointwise_table(
     {"aten.clamp.default": _clamp_to_numbers, "aten.clamp.Tensor": _clamp},
     operands=3,
+    stored=(1, 2),
 )
 pointwise_table(
     {
@@ -369,6 +370,7 @@ pointwise_table(
         "aten.clamp_max.Tensor": lambda b, x, high: _clamp(b, x, None, high),
     },
     operands=2,
+    stored=1,
 )
 
 
