@@ -251,7 +251,8 @@ def consumed_places(captured: Capture, keys: Sequence[Any], graph: Graph) -> tup
 
 def output_of(trace: Trace, differentiated: Sequence[Any]) -> Callable[[Any], Any]:
     """Gives the graph output of a key.  A detached tensor whose memory is also that of a result
-    or an input that requires grad is a view of it, which does not."""
+    or an input that requires grad is a view of it, which does not.  A view that was made with
+    autograd on or off, other than in the mode of the call, says so."""
     tracked = {t.value for t in (*differentiated, *trace.leaves) if t.requires_grad}
 
     def output(key: Any) -> Any:
@@ -260,6 +261,12 @@ def output_of(trace: Trace, differentiated: Sequence[Any]) -> Callable[[Any], An
         value = key.tensor.value
         if value in tracked and not key.tensor.requires_grad:
             value = trace.call(OPS["aten.detach.default"], [value], {})
+        elif value.node is not None and key.tensor.requires_grad and key.tensor._is_view():
+            with trace:  # a view that was written to is viewed again when it is looked at
+                leaf = key.tensor.is_leaf
+            if leaf == torch.is_grad_enabled():
+                name = "untracked" if leaf else "tracked"
+                value = trace.call(OPS[f"jitshape.{name}.default"], [value], {})
         value.requires_grad = key.tensor.requires_grad
         return value
 

@@ -9,6 +9,7 @@ every size it is valid for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -107,13 +108,16 @@ def rebuild_alias(
     traits: Sequence[str] = (),
 ) -> torch.Tensor:
     """A view of `base`'s memory with the given geometry."""
-    return with_traits(_seen(base, shape, strides, offset, dtype), traits)
+    with torch.enable_grad() if "tracked" in traits else nullcontext():
+        view = _seen(base, shape, strides, offset, dtype)
+    return with_traits(view, traits)
 
 
 def with_traits(view: torch.Tensor, traits: Sequence[str]) -> torch.Tensor:
-    """The view with eager's bits for conjugated and negated elements, or detached."""
+    """The view with eager's bits for conjugated and negated elements, or detached, or a leaf."""
     for trait in traits:
-        view = _TRAITS[trait](view)
+        if trait != "tracked":  # the memory was seen so
+            view = _TRAITS[trait](view)
     return view
 
 
@@ -122,6 +126,7 @@ _TRAITS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "neg": torch._neg_view,
     "detach": torch.Tensor.detach,
     "data": torch.Tensor.data.__get__,  # type: ignore[attr-defined]
+    "untracked": torch.no_grad()(torch.ops.aten.alias.default),
 }
 
 

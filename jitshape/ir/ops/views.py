@@ -147,6 +147,17 @@ class Alias:
         return [((torch.randn(3, 4),), {})]
 
 
+@view("jitshape.tracked.default", "jitshape.untracked.default")
+class Tracked(Alias):
+    """A view of what requires grad, which autograd saw made; or did not, so that it is a leaf."""
+
+    def run(x):
+        return x
+
+    def samples():
+        return []
+
+
 class _Flipped:
     """A view whose elements are those of `x`, conjugated or negated.  Eager notes that in a bit
     of the tensor; here it is computed, and a write through it flips what is written."""

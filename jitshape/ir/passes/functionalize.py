@@ -320,7 +320,7 @@ class _Functionalizer:
         while source is not None and source.source is not None and not source.step.op:
             source = self.windows.get(source.source)
         traits = traits_of(out)
-        as_it_is = traits is not None and {"detach", "data"}.issuperset(traits)
+        as_it_is = traits is not None and not set(_FLIPS).intersection(traits)
         return as_it_is and (source is None or source.source is None)
 
     def visit_write(self, node: Node, definition: OpDef, writes: dict[int, int]) -> None:

@@ -81,12 +81,18 @@ def viewed_values(value: Value) -> Iterator[Value]:
         yield value
 
 
-_IDENTITIES = {"aten.detach.default": "detach", "aten.alias.default": "data"}
+_IDENTITIES = {
+    "aten.detach.default": "detach",
+    "aten.alias.default": "data",
+    "jitshape.tracked.default": "tracked",
+    "jitshape.untracked.default": "untracked",
+}
 
 
 def traits_of(value: Value) -> tuple[str, ...] | None:
     """What a view does to the elements of its memory ("conj", "neg"), and whether it is no view for
-    eager ("detach", "data"); None where it does something else to some elements."""
+    eager ("detach", "data") or one for autograd ("tracked",
+    "untracked"); None where it does something else to some elements."""
     chain: list[Node] = []
     while value.node is not None and OPS.get(value.node.op) is not None:
         definition = OPS[value.node.op]
@@ -94,7 +100,7 @@ def traits_of(value: Value) -> tuple[str, ...] | None:
             break
         chain.append(value.node)
         value = definition.alias(value.node.args)
-    bits = {"conj": False, "neg": False, "detach": False, "data": False}
+    bits = dict.fromkeys(("conj", "neg", *_IDENTITIES.values()), False)
     imaginary = False  # parts of conjugated numbers: the second of each pair is negated
     for node in reversed(chain):
         flip = OPS[node.op].attributes.get("flip")
@@ -119,7 +125,7 @@ def traits_of(value: Value) -> tuple[str, ...] | None:
 # ---- rules
 
 
-@scatter_rule("", "aten.detach.default", "aten.alias.default", "aten.lift_fresh.default")
+@scatter_rule("", *_IDENTITIES, "aten.lift_fresh.default")
 def _same(g: Rewriter, source: Value, new: Value, step: Step) -> Value:
     return new
 
