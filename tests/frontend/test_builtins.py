@@ -3,6 +3,7 @@
 # ruff: noqa: UP031  (the programs under test)
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import math
@@ -188,6 +189,23 @@ def calls_that_do_not_fit_name_the_function_as_it_is_called():
         except TypeError as error:
             texts.append(str(error))
     return texts
+
+
+@case("abca", [[1, 2], [3]])
+def counts(text, lists):
+    own, kept = collections.Counter(text), collections.Counter(a=3)
+    own.update(["z", "a", 1, True])
+    kept.subtract(own)
+    return (
+        list(own.items()),
+        list((own + kept).items()),
+        own["missing"],
+        sum(own.values()),
+        collections.Counter({"a": 2}),
+        list(kept.items()),
+        list(itertools.chain.from_iterable(lists)),
+        dict.fromkeys(lists[0], 4),
+    )
 
 
 @case(frozenset([1, 2]), (1, 2))

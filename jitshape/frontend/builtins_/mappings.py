@@ -6,12 +6,13 @@ subclass calls `super().method(...)`.
 
 from __future__ import annotations
 
+from _collections import _count_elements  # type: ignore[attr-defined]
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.builtins_.registry import NONE, is_none, models
 from jitshape.frontend.builtins_.sets import set_isdisjoint
-from jitshape.frontend.values.base import Value, unpack
+from jitshape.frontend.values.base import Break, Value, unpack
 from jitshape.frontend.values.dicts import DictValue, ViewValue, from_pairs
 from jitshape.frontend.values.iterators import DictIterator
 from jitshape.frontend.values.sequences import TupleValue
@@ -50,6 +51,21 @@ def new_defaultdict(
     result.default_factory = factory or NONE
     fill_dict(m, result, other, items)
     return result
+
+
+@models(_count_elements)
+def count_elements(m: Machine, mapping: Value, iterable: Value, /) -> None:
+    """How a Counter counts: past `get` and `__setitem__` unless a subclass has its own."""
+    own = isinstance(mapping, DictValue) and mapping.inherits_store()
+    get = m.type_lookup(mapping.python_type(), "get") if own else None
+    if get is None or not get.is_constant() or get.constant() is not dict.get:
+        raise Break("builtin", f"a {mapping.python_type().__name__} counts by code of its own")
+    counted: Any = mapping
+    iterator = iterable.iterate(m)
+    while (item := iterator.next(m)) is not None:
+        former = counted.lookup(m, item)
+        more = m.const(1) if former is None else m.binary("+", former, m.const(1))
+        counted.store(m, item, more)
 
 
 @models(dict.__new__, OrderedDict.__new__, defaultdict.__new__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import ClassMethodDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from jitshape.frontend.values.base import Break, Value
@@ -26,10 +27,25 @@ def models(*reals: Any) -> Callable[[Callable], Callable]:
 
     def register(handler: Callable) -> Callable:
         for real in reals:
-            HANDLERS[real] = adapt(handler, real)
+            HANDLERS[real] = adapted = adapt(handler, real)
+            owner = getattr(real, "__self__", None)
+            descriptor = vars(owner).get(real.__name__) if isinstance(owner, type) else None
+            if type(descriptor) is ClassMethodDescriptorType:  # what an attribute of a class is
+                HANDLERS[descriptor] = _of_class(owner, adapted)
         return handler
 
     return register
+
+
+def _of_class(owner: type, handler: Handler) -> Handler:
+    """A class method's handler, which gets the class first: that of `owner` itself."""
+
+    def handle(m: Machine, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not args[0].is_constant() or args[0].constant() is not owner:
+            raise Break("builtin", f"a class method of {owner.__name__} is called on another class")
+        return handler(m, args[1:], kwargs)
+
+    return handle
 
 
 def adapt(handler: Callable, real: Any) -> Handler:
