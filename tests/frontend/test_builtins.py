@@ -208,6 +208,15 @@ def counts(text, lists):
     )
 
 
+SECOND, SWAPPED = operator.itemgetter(1), operator.itemgetter(1, 0)
+IMAGINARY = operator.attrgetter("real.imag")
+
+
+@case([(1, 3), (2, 1)])
+def getters_from_outside(pairs):
+    return sorted(pairs, key=SECOND), [*map(SWAPPED, pairs)], IMAGINARY(2), SECOND is SWAPPED
+
+
 @case(frozenset([1, 2]), (1, 2))
 def what_never_changes_is_its_own_copy(s, t):
     own = frozenset([len(t)])

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from jitshape.frontend.builtins_.functions import builtin_getattr
 from jitshape.frontend.builtins_.registry import NONE, breaks, is_none, models, pure
 from jitshape.frontend.checks import Remembers
-from jitshape.frontend.sources import Field, Key
-from jitshape.frontend.values.base import Break, Value
+from jitshape.frontend.sources import Field, Held, Key, Source
+from jitshape.frontend.values.base import Break, Value, wraps
 from jitshape.frontend.values.classes import ClassValue
 from jitshape.frontend.values.constants import ConstantValue, fold
 from jitshape.frontend.values.dicts import DictValue
@@ -83,8 +83,8 @@ _register_operators()
 class GetterValue(CallableValue):
     """`operator.itemgetter`, `attrgetter`: `read` gives what one name or index names."""
 
-    def __init__(self, kind: Any, wanted: list[Value]) -> None:
-        self.kind, self.wanted = kind, wanted
+    def __init__(self, kind: Any, wanted: list[Value], source: Source | None = None) -> None:
+        self.kind, self.wanted, self.source = kind, wanted, source
 
     def python_type(self) -> type:
         return self.kind
@@ -108,6 +108,14 @@ class GetterValue(CallableValue):
         for value in self.wanted:
             e.value(value)
         e.end_call(len(self.wanted))
+
+
+@wraps(operator.itemgetter, operator.attrgetter)
+def wrap_getter(m: Machine, real: Any, source: Source | None) -> Value:
+    """One that exists never changes: what it names is what it was made with."""
+    held = guard_identity(m, real, source)
+    kind, names = real.__reduce__()
+    return GetterValue(kind, [m.wrap(name, Held(name, held.text)) for name in names], held)
 
 
 @models(operator.itemgetter)
