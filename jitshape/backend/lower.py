@@ -199,11 +199,12 @@ class Lowering:
         return self.b.cast(scalar, compute_dtype(value.type.dtype))
 
     def _made(self, node: Node, index: Index, args: tuple, kwargs: dict[str, Any]) -> Scalar:
-        """An element of a new tensor; 0 where it is uninitialised."""
+        """An element of a new tensor, rounded to it; 0 where it is uninitialised."""
         block = OPS[node.op]
         if block.uninitialised:
             return self.b.scalar(0)
-        return self.b.scalar(block.at(self.b, index, *args, **kwargs))
+        made = block.at(self.b, index, *args, **kwargs)
+        return self.b.cast(made, tensor_type(node.outs[0]).dtype)
 
     def _view(self, node: Node, index: Index, mask: Scalar | None) -> Scalar:
         source = view_source(node)

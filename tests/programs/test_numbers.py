@@ -315,3 +315,33 @@ def test_a_float_that_an_element_cannot_hold_raises(dtype: torch.dtype, name: st
     for a in (2.5, 3.5, 1e38 if dtype.is_floating_point else 1e3):
         assert_same(outcome(f, x.clone(), a), outcome(compiled, x.clone(), a), str(a))
     assert jitshape.stats()["compiles"] == entries
+
+
+OPERANDS: dict[str, Callable] = {
+    "sums": lambda x, a: (x + a, a + x, x - a, a - x, x.clone().add_(a)),
+    "products": lambda x, a: (x * a, a * x, x / a, a / x, x // a),
+    "rests": lambda x, a: (x % a, torch.fmod(x, a), a % x),
+    "comparisons": lambda x, a: (x == a, x < a, x >= a, torch.full_like(x, a) == a),
+    "choices": lambda x, a: (torch.where(x > 0, x, a), x.clamp(max=a), x.clamp_min(a)),
+    "zero dimensions": lambda x, a: (torch.tensor(a) + x, torch.tensor(a) * x, x * torch.tensor(a)),
+    "zero dimensions divide": lambda x, a: (torch.tensor(a) / x, x / torch.tensor(a)),
+    "between": lambda x, a: torch.lerp(x, x * 2, a),
+    "fills": lambda x, a: (torch.full_like(x, a).float(), F.pad(x, (1, 1), value=a).float()),
+    "shrinks": lambda x, a: (F.hardshrink(torch.full_like(x, a), a), F.hardshrink(x, a)),
+    "large integers": lambda x, a: (x + 2049, torch.arange(2049, 2349) + x + a),
+}
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_meet_numbers_rounded_where_eager_rounds_them(dtype: torch.dtype, name: str) -> None:
+    """Bit for bit, with the number as a constant and as a symbol."""
+    x = torch.randn(300, generator=torch.Generator().manual_seed(0)).to(dtype)
+    f = OPERANDS[name]
+    jitshape.reset()
+    compiled = jitshape.compile(f)
+    for a in (0.3, 0.7, 1.1, 1e-5, 3.3):
+        expected, got = f(x, a), compiled(x, a)
+        for one, other in zip(expected, got, strict=True):
+            assert torch.equal(one.nan_to_num(), other.nan_to_num()), (a, one, other)
+    assert jitshape.stats()["compiles"] == 2

@@ -180,6 +180,8 @@ def _shrunk(b, x, limit):
 
 @pointwise("aten.hardshrink.default")
 class Hardshrink:
+    rounds_all = True
+
     def lower(b, x, lambd=0.5):
         return b.where(_shrunk(b, x, lambd), 0.0, x)
 
@@ -199,6 +201,7 @@ pointwise_table(
         for name in ("hardshrink", "softshrink")
     },
     operands=2,
+    rounds_all=True,
 )
 
 

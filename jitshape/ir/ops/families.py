@@ -29,6 +29,7 @@ from jitshape.ir.symint import IntExpr, Size
 from jitshape.ir.types import TensorType
 
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+HELD_BY_HALVES = torch.bool, torch.int8, torch.uint8  # all of their elements are some of a half's
 BOOL, INT, FLOAT, COMPLEX = range(4)  # categories of dtypes, each wins over those before it
 _COMPLEX_OF = {
     torch.float64: torch.complex128,
@@ -216,6 +217,8 @@ class Pointwise:
 
     operands = 1
     result = "same"
+    exact: tuple[int, ...] = ()  # places of numbers that half types are computed with unrounded
+    rounds_all = False  # to a half type, the parameters as the operands
 
     @classmethod
     def common(cls, *args: Any) -> torch.dtype:
@@ -238,8 +241,11 @@ class Pointwise:
         common = cls.common(*node.args)
         compute = WIDER.get(common, common)
         real = compute if compute.is_floating_point else torch.get_default_dtype()
+        rounds = common in WIDER and node.outs[0].type.device.type == "cpu"
 
         def convert(place: int, x: Any) -> Any:
+            if rounds and (place < cls.operands or cls.rounds_all) and not _is_exact(x, place, cls):
+                x = _rounded(b, x, operand, common)
             if type(x) is Value:
                 return b.cast(operand(x), compute) if place < cls.operands else operand(x)
             if type(x) is FloatExpr:
@@ -253,6 +259,25 @@ class Pointwise:
     @staticmethod
     def lower(b: Any, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
+
+
+def _is_exact(x: Any, place: int, block: type[Pointwise]) -> bool:
+    """Whether ATen hands `x`, a number or a tensor of no dimensions, on without rounding it."""
+    return place in block.exact and not (type(x) is Value and x.type.shape)
+
+
+def _rounded(b: Any, x: Any, operand: Callable[[Value | FloatExpr], Any], dtype: Any) -> Any:
+    """`x` as an element of the half type `dtype`, to which ATen's CPU kernels bring operands before
+    they compute in f32: a number if it is one."""
+    if type(x) is Value and (x.type.dtype is dtype or x.type.dtype in HELD_BY_HALVES):
+        return x
+    if isinstance(x, (int, float)):
+        near = torch.tensor(float(x), dtype=torch.float64, device="cpu").to(dtype).item()
+        return x if near == x else near
+    if x is None:
+        return x
+    wide = b.cast(b.scalar(x) if type(x) is IntExpr else operand(x), torch.float32)
+    return b.cast(b.cast(wide, dtype), torch.float32)
 
 
 def pointwise(
@@ -270,11 +295,14 @@ def pointwise(
 def pointwise_table(
     rows: dict[str, Callable[..., Any]],
     stored: int | tuple[int, ...] | None = None,
+    exact: tuple[int, ...] = (),
+    rounds_all: bool = False,
     **options: Any,
 ) -> None:
-    """Register ops whose block is their lowering alone, and which numbers become elements."""
+    """Register ops whose block is their lowering, and what is said there of numbers."""
+    of_numbers = {"stored": stored, "exact": exact, "rounds_all": rounds_all}
     for name, lower in rows.items():
-        block = type(name.split(".")[1], (), {"lower": staticmethod(lower), "stored": stored})
+        block = type(name.split(".")[1], (), {"lower": staticmethod(lower), **of_numbers})
         pointwise(name, **options)(block)
 
 

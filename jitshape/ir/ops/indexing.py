@@ -123,7 +123,8 @@ class ConstantPad:
         for more in inside[1:]:
             mask = b.and_(mask, more)
         element = load(x, tuple(place), mask)
-        return b.where(mask, element, b.cast(b.scalar(value), element.dtype))
+        around = b.cast(b.cast(b.scalar(value), x.type.dtype), element.dtype)
+        return b.where(mask, element, around)
 
     def samples():
         x = torch.randn(3, 4)

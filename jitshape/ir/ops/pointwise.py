@@ -161,11 +161,12 @@ def _remainder(b: Any, x: Any, y: Any) -> Any:
 
 
 _POW = _call("pow")
-_BINARY = {
+_SCALED = {
     ("aten.add", "Tensor Scalar"): _add,
     ("aten.sub", "Tensor Scalar"): _sub,
     ("aten.rsub", "Tensor Scalar"): lambda b, x, y, alpha=1: _sub(b, y, x, alpha),
-    ("aten.mul", "Tensor Scalar"): _mul,
+}
+_BINARY = {
     ("aten.remainder", "Tensor Scalar Scalar_Tensor"): _remainder,
     ("aten.fmod", "Tensor Scalar"): lambda b, x, y: b.fmod(x, b.divisor(y) if _integral(x) else y),
     ("aten.pow", "Tensor_Tensor Tensor_Scalar"): _POW,
@@ -222,6 +223,8 @@ def _logaddexp2(b: Any, x: Any, y: Any) -> Any:
     return b.where(b.eq(x, y), b.add(x, 1.0), both)
 
 
+pointwise_table(_overloads(_SCALED), operands=2, rounds_all=True)
+pointwise_table(_overloads({("aten.mul", "Tensor Scalar"): _mul}), operands=2, exact=(1,))
 pointwise_table(_overloads(_BINARY), operands=2)
 pointwise_table(_overloads(_BINARY_FLOAT), operands=2, result="float")
 pointwise_table(_overloads(_COMPARISON), operands=2, result="bool")
@@ -240,6 +243,8 @@ class PowerOfNumber:
 
 @pointwise("aten.div.Tensor", "aten.div.Scalar", operands=2, result="float")
 class Div:
+    exact = (1,)
+
     def lower(b, x, y):
         return b.div(x, y)
 
@@ -247,6 +252,8 @@ class Div:
 @pointwise("aten.div.Tensor_mode", "aten.div.Scalar_mode", operands=2)
 class DivMode:
     """Without a rounding mode the result is of float type."""
+
+    exact = (1,)
 
     @classmethod
     def type(cls, env, x, y, rounding_mode=None):
@@ -271,6 +278,8 @@ class DivMode:
 
 @pointwise("aten.floor_divide.default", "aten.floor_divide.Scalar", operands=2)
 class FloorDivide:
+    exact = (1,)
+
     def lower(b, x, y):
         return _divide(b, x, y, "floor")
 
@@ -379,6 +388,8 @@ pointwise_table(
 
 @pointwise("aten.lerp.Tensor", "aten.lerp.Scalar", operands=3)
 class Lerp:
+    exact = (2,)
+
     @classmethod
     def common(cls, x, end, weight, **kwargs):
         return promote((x, end))
