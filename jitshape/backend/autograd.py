@@ -104,10 +104,11 @@ def contract_of(graph: Graph, split: Split) -> Contract:
     tensors = tuple(position.values())
     tangent_inputs = graph.inputs[count:]
     pairs = [(split.forward.outputs[p], t) for p, t in zip(split.tangents, tangent_inputs)]
-    gradients = split.backward.outputs
+    given = [i for i, gradient in enumerate(split.backward.outputs) if gradient is not None]
+    tracked = (i for i, value in enumerate(graph.inputs[:count]) if value.requires_grad)
     return Contract(
         inputs=count,
-        differentiable=tuple(i for i, gradient in enumerate(gradients) if gradient is not None),
+        differentiable=tuple(given or tracked),  # without gradients results still require grad
         returned=graph.returned or 0,
         kept=split.kept,
         saved=split.saved,

@@ -404,3 +404,34 @@ def test_a_backward_without_steps():
     x = torch.randn(4, requires_grad=True)
     (grad,) = torch.autograd.grad(jitshape.compile(torch.angle)(x).sum(), x)
     assert torch.equal(grad, torch.zeros(4))
+
+
+class Stops(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("f", "inputs"),
+    [
+        (lambda x, y: Stops.apply(x) + 1, lambda n: (torch.randn(n, 3), torch.randn(3))),
+        (torch.linalg.householder_product, lambda n: (torch.randn(n + 3, 4), torch.randn(0))),
+    ],
+)
+def test_results_without_gradients_require_grad(f, inputs):
+    jitshape.reset()
+    compiled = jitshape.compile(f, fullgraph=True)
+    for n in (2, 3, 4):
+        args = [x.requires_grad_() for x in inputs(n)]
+        found, expected = compiled(*args), f(*args)
+        assert torch.equal(found, expected) and found.requires_grad and expected.requires_grad
+        with pytest.raises(RuntimeError, match="not have been used in the graph"):
+            torch.autograd.grad(found.sum(), args, retain_graph=True)
+        found.sum().backward()
+        assert all(x.grad is None for x in args)
+    assert jitshape.stats()["compiles"] <= 2
