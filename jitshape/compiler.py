@@ -308,6 +308,7 @@ class Compiler:
         slots: tuple[Any, ...],
     ) -> None:
         """Count, log and record an entry."""
+        counters.count("traces")
         counters.count("graph_hits" if made.shares else "compiles")
         if failures and not made.shares:
             counters.count("recompiles")

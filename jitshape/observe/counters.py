@@ -15,6 +15,7 @@ from typing import Any
 from jitshape import forks
 
 INTS = (
+    "traces",
     "compiles",
     "recompiles",
     "backward_compiles",

@@ -43,6 +43,7 @@ def test_instances_of_a_class_share_forward_and_backward() -> None:
         expected.sum().backward()
         assert_same(other.weight.grad, mine.weight.grad)
     assert counts() == (1, 3, 1)
+    assert jitshape.stats()["traces"] == 1 + 3
 
 
 @pytest.mark.parametrize("inside", [False, True])
