@@ -399,17 +399,12 @@ def _finish(contract: Contract, inputs: Sequence[Any], results: list[Any]) -> No
         results[place] = inputs[position]
     for plan in contract.aliases:
         base = inputs[plan.base] if plan.of_input else results[plan.base]
-        with _grad_mode(plan.requires_grad):
+        with torch.enable_grad() if "tracked" in plan.traits else nullcontext():
             view = plan.rebuild(base, results[plan.geometry : plan.geometry + 2 * plan.ndim + 1])
         results[plan.place] = view
     for change in contract.reshaped:
         view = None if change.output is None else results[change.output]
         reshape(inputs[change.input], view, change.times)
-
-
-def _grad_mode(tracked: bool) -> AbstractContextManager[Any]:
-    """What a view that requires grad is made under: the program may have turned autograd on."""
-    return torch.enable_grad() if tracked and not torch.is_grad_enabled() else nullcontext()
 
 
 class Consumed(torch.autograd.Function):

@@ -141,7 +141,12 @@ class FloatSymbols:
         return self.algebra.hosted(op, a)
 
     def _decide_floats(self, cond: BoolExpr, value: bool, why: str) -> bool:
-        """As a fact; what is equal to a float, or compares a nan, holds for one value only."""
+        """As a fact; what is equal to a float, or compares a nan, holds for one value only, unless
+        it is one of several that may hold."""
+        if cond.op == "or" and value:
+            self.facts.append(self._fact(cond, why))
+            self._known.add(cond)
+            return True
         if cond.op in ("and", "or"):
             ask = all if cond.op == "and" else any
             return ask(self.evaluate(part, why) for part in cond.args)

@@ -49,8 +49,8 @@ def views_untracked(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     with torch.no_grad():
         of_input, of_result, computed = x.view(-1), y[1], x * 3
         with torch.enable_grad():
-            tracked = x.t()
-    return of_input, of_result, computed, tracked, y
+            tracked, doubled = x.t(), y * 2 + of_input.view_as(y)
+    return of_input, of_result, computed, tracked, doubled, y
 
 
 @pytest.mark.parametrize("leaf", [True, False])
@@ -61,7 +61,8 @@ def test_views_made_while_autograd_is_off_are_leaves(leaf: bool, enabled: bool) 
     for n in (3, 4, 5):
         rows = []
         for f in (views_untracked, compiled):
-            base = torch.arange(2.0 * n).view(n, 2).requires_grad_()
+            torch.manual_seed(n)
+            base = torch.rand(n, 2).requires_grad_()
             x = base if leaf else base * 1
             with torch.set_grad_enabled(enabled):
                 results = f(x)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from jitshape.ir.conditions import BoolExpr, all_of, compare
+from jitshape.ir.conditions import BoolExpr, all_of, any_of, compare
 from jitshape.ir.ops.registry import OpDef
 from jitshape.ir.symfloat import FloatExpr, apply
 from jitshape.ir.symint import IntExpr
@@ -90,7 +90,8 @@ def _check_real(env: Any, x: FloatExpr, dtype: torch.dtype) -> None:
         fits = all(env.evaluate(bound, "an element") for bound in bounds)
     else:
         size = apply("abs", x)
-        fits = env.evaluate(BoolExpr("le", (size, torch.finfo(dtype).max)), "an element")
-        fits = fits or not env.evaluate(BoolExpr("lt", (size, math.inf)), "an element")
+        held = BoolExpr("le", (size, torch.finfo(dtype).max))
+        others = BoolExpr("eq", (size, math.inf)), BoolExpr("ne", (x, x))
+        fits = env.evaluate(any_of((held, *others)), "an element")
     if not fits:
         raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
