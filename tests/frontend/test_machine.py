@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from jitshape.frontend import checks, sources
+from jitshape.frontend import checks
 from jitshape.frontend.frame import SavedException
 from jitshape.frontend.instructions import decode
-from jitshape.frontend.machine import Machine, trace
+from jitshape.frontend.machine import Machine
 from jitshape.frontend.values.base import Break, Value
-from tests.frontend.tracing import Effects, check, run_traced
+from tests.frontend.tracing import Effects, check, traced
 
 
 def stopper():
@@ -30,15 +30,8 @@ class Stopping(Value):
         return type(stopper)
 
 
-def run(function, *args, break_at=None):
-    def make(break_at):
-        machine = Machine(effects=Effects(), break_at=break_at)
-        machine.remember(stopper, Stopping())
-        names = function.__code__.co_varnames
-        slots = [machine.wrap(a, sources.Local(i, names[i])) for i, a in enumerate(args)]
-        return machine, function, slots
-
-    return trace(make)
+def run(function, *args):
+    return traced(function, args, [(stopper, Stopping())])
 
 
 def opname(snapshot):
@@ -367,76 +360,6 @@ def test_arguments_of_check_are_compared_too():
     assert check(f, [1]) == [1, 1]
 
 
-TOTAL = 1
-
-
-def test_globals_are_written_after_the_trace():
-    def read():
-        return TOTAL
-
-    def f(x):
-        global TOTAL
-        TOTAL += x
-        return TOTAL, read()
-
-    assert run(f, 4)[1].kind == "return"
-    assert TOTAL == 1
-    assert run_traced(f, [4]) == (5, 5)
-    assert TOTAL == 5
-
-
-COUNTED = {"len": 0}
-
-
-def test_globals_are_deleted_and_stored_anew_after_the_trace():
-    def f(x):
-        global TOTAL, NEW_NAME
-        NEW_NAME = x
-        del TOTAL
-        try:
-            found = TOTAL
-        except NameError as error:
-            found = str(error)
-        TOTAL = x + 1
-        del NEW_NAME
-        return found, TOTAL, "NEW_NAME" in globals(), globals()["TOTAL"]
-
-    before = TOTAL
-    assert run(f, 4)[1].kind == "return" and TOTAL == before
-    assert run_traced(f, [4]) == ("name 'TOTAL' is not defined", 5, False, 5)
-    assert TOTAL == 5 and "NEW_NAME" not in globals()
-
-
-def test_a_module_and_its_globals_are_one_namespace():
-    import sys
-
-    module = sys.modules[__name__]
-
-    def f(x):
-        global TOTAL
-        TOTAL = x
-        first = module.TOTAL
-        module.TOTAL = x + 1
-        globals()["TOTAL"] += 1
-        return first, TOTAL, vars(module)["TOTAL"]
-
-    assert run_traced(f, [4]) == (4, 6, 6)
-    assert TOTAL == 6
-
-
-def test_a_builtin_is_shadowed_by_a_global():
-    def f(x):
-        global len
-        first = len(x)
-        globals()["len"] = lambda x: 70
-        second = len(x)
-        del len
-        return first, second, len(x)  # noqa: F821
-
-    assert run_traced(f, [[1, 2]]) == (2, 70, 2)
-    assert "len" not in globals()
-
-
 def test_locals_as_the_interpreter_shows_them():
     def f(a, b):
         def inner():
@@ -540,81 +463,3 @@ def test_infinite_calls_without_frames_end_as_a_break():
         return x()
 
     assert run(f, Endless())[1].cause.kind == "recursion"
-
-
-class ByValue:
-    def __init__(self, number):
-        self.number = number
-
-    def __hash__(self):
-        return hash(self.number)
-
-    def __eq__(self, other):
-        raise AssertionError("runs natively while tracing")
-
-
-def test_lookups_run_no_code_of_keys():
-    def f(table):
-        return 1 in table
-
-    assert run(f, {ByValue(1): 2})[1].cause.kind == "user_hash"
-
-
-def test_sets_of_objects_are_handed_on():
-    def f(objects, frozen):
-        return objects, frozen, frozen is objects
-
-    made = {ByValue(1)}, frozenset([ByValue(2)])
-    assert run_traced(f, list(made)) == (*made, False)
-
-
-def test_the_mapping_behind_a_view_of_a_class_is_handed_on():
-    proxy = type.__dict__["__dict__"].__get__(ByValue)
-
-    def f(table):
-        return table, "number" in table, table["__module__"]
-
-    result = run_traced(f, [proxy])
-    assert result[0] is proxy and result[1:] == (False, __name__)
-
-
-def test_what_may_pass_for_a_class_is_asked_natively():
-    class Like:
-        __bases__ = (int,)
-
-    def first(x):
-        return issubclass(x, int)
-
-    def second(x):
-        return issubclass(bool, x), isinstance(3, x)
-
-    for function in (first, second):
-        assert run(function, Like())[1].cause.kind == "builtin"
-    for function in (lambda: issubclass(3, int), lambda: isinstance(3, "int")):
-        check(function)
-
-
-def test_no_object_is_asked_for_its_class_while_tracing():
-    asked = []
-
-    class Hidden:
-        @property
-        def __class__(self):
-            asked.append(1)
-            raise RuntimeError
-
-        def method(self):
-            return 3
-
-    class HiddenDict(Hidden, dict):
-        pass
-
-    class HiddenSet(Hidden, set):
-        pass
-
-    def read(*objects):
-        return [x.method() for x in objects], [type(x) for x in objects]
-
-    bound = HiddenDict().__reduce_ex__
-    _, outcome = run(lambda a, b, c, d: read(a, b, c), Hidden(), HiddenDict(), HiddenSet(), bound)
-    assert outcome.kind == "return" and not asked

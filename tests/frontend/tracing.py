@@ -7,6 +7,7 @@ The trace is carried out by `Evaluator`, an emitter that does at once what an en
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -130,19 +131,25 @@ def load(s: S.Source, args: list[Any]) -> Any:
     return getattr(base, s.name)
 
 
-def run_traced(function: FunctionType, args: list[Any]) -> Any:
-    """What the compiled code would do: its result, with the effects on the arguments done."""
+def traced(
+    function: FunctionType, args: Sequence[Any], known: Sequence[tuple[Any, Any]] = ()
+) -> tuple[Machine, Any]:
+    """The machine and the outcome of a trace that knows Values of the objects in `known`."""
     names = function.__code__.co_varnames
 
     def make(break_at: Any) -> tuple:
         machine = Machine(effects=Effects(), break_at=break_at)
-        return (
-            machine,
-            function,
-            [machine.wrap(a, S.Local(i, names[i])) for i, a in enumerate(args)],
-        )
+        for real, value in known:
+            machine.remember(real, value)
+        slots = [machine.wrap(a, S.Local(i, names[i])) for i, a in enumerate(args)]
+        return machine, function, slots
 
-    machine, outcome = trace(make)
+    return trace(make)
+
+
+def run_traced(function: FunctionType, args: list[Any]) -> Any:
+    """What the compiled code would do: its result, with the effects on the arguments done."""
+    machine, outcome = traced(function, args)
     if outcome.cause is not None:
         raise outcome.cause
     evaluator = Evaluator(list(args))
@@ -168,9 +175,9 @@ def outcome_of(run: Any, function: FunctionType, args: list[Any]) -> tuple:
 def check(function: FunctionType, *args: Any) -> Any:
     """Traced and plain runs agree; the result of the plain one."""
     for_trace, for_plain = copy.deepcopy(list(args)), copy.deepcopy(list(args))
-    traced = outcome_of(run_traced, function, for_trace)
+    found = outcome_of(run_traced, function, for_trace)
     plain = outcome_of(lambda f, a: f(*a), function, for_plain)
-    assert same(traced, plain), f"\ntraced {traced!r}\nplain  {plain!r}"
+    assert same(found, plain), f"\ntraced {found!r}\nplain  {plain!r}"
     return plain[1]
 
 
