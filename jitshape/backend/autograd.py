@@ -11,7 +11,7 @@ that views, versions and their errors are eager's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ class AliasPlan:
 
     def rebuild(self, base: torch.Tensor, geometry: Sequence[int]) -> torch.Tensor:
         """The view of `base` that has this shape, strides and offset, with its traits."""
-        return with_traits(self._seen(base, geometry), self.traits)
+        return with_traits(lambda: self._seen(base, geometry), self.traits)
 
     def _seen(self, base: torch.Tensor, geometry: Sequence[int]) -> torch.Tensor:
         if base.requires_grad and not self.requires_grad:
@@ -399,9 +399,8 @@ def _finish(contract: Contract, inputs: Sequence[Any], results: list[Any]) -> No
         results[place] = inputs[position]
     for plan in contract.aliases:
         base = inputs[plan.base] if plan.of_input else results[plan.base]
-        with torch.enable_grad() if "tracked" in plan.traits else nullcontext():
-            view = plan.rebuild(base, results[plan.geometry : plan.geometry + 2 * plan.ndim + 1])
-        results[plan.place] = view
+        geometry = results[plan.geometry : plan.geometry + 2 * plan.ndim + 1]
+        results[plan.place] = plan.rebuild(base, geometry)
     for change in contract.reshaped:
         view = None if change.output is None else results[change.output]
         reshape(inputs[change.input], view, change.times)

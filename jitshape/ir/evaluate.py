@@ -108,13 +108,14 @@ def rebuild_alias(
     traits: Sequence[str] = (),
 ) -> torch.Tensor:
     """A view of `base`'s memory with the given geometry."""
+    return with_traits(lambda: _seen(base, shape, strides, offset, dtype), traits)
+
+
+def with_traits(see: Callable[[], torch.Tensor], traits: Sequence[str]) -> torch.Tensor:
+    """The view that `see` makes, seen by autograd or not, with eager's bits for conjugated and
+    negated elements, or detached."""
     with torch.enable_grad() if "tracked" in traits else nullcontext():
-        view = _seen(base, shape, strides, offset, dtype)
-    return with_traits(view, traits)
-
-
-def with_traits(view: torch.Tensor, traits: Sequence[str]) -> torch.Tensor:
-    """The view with eager's bits for conjugated and negated elements, or detached, or a leaf."""
+        view = see()
     for trait in traits:
         if trait != "tracked":  # the memory was seen so
             view = _TRAITS[trait](view)

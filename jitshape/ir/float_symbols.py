@@ -143,19 +143,16 @@ class FloatSymbols:
     def _decide_floats(self, cond: BoolExpr, value: bool, why: str) -> bool:
         """As a fact; what is equal to a float, or compares a nan, holds for one value only, unless
         it is one of several that may hold."""
-        if cond.op == "or" and value:
-            self.facts.append(self._fact(cond, why))
-            self._known.add(cond)
-            return True
-        if cond.op in ("and", "or"):
+        if cond.op == "and" or (cond.op == "or" and not value):
             ask = all if cond.op == "and" else any
             return ask(self.evaluate(part, why) for part in cond.args)
-        sides = [self.actual(x) for x in cond.args]
-        equal = cond.op == ("eq" if value else "ne") and cond.args[0] != cond.args[1]
-        if equal or any(x != x for x in sides):
-            for atom in cond.symbols():
-                self._fix(atom, why)
-            return value
+        if cond.op != "or":
+            sides = [self.actual(x) for x in cond.args]
+            equal = cond.op == ("eq" if value else "ne") and cond.args[0] != cond.args[1]
+            if equal or any(x != x for x in sides):
+                for atom in cond.symbols():
+                    self._fix(atom, why)
+                return value
         held = cond if value else ~cond
         self.facts.append(self._fact(held, why))
         self._known.add(held)

@@ -150,8 +150,8 @@ def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
 class Alias:
     """An output that is a view of graph input `input`, rebuilt by as_strided outside the graph,
     then as `traits` says: conjugated ("conj"), negated ("neg"), no view for eager ("detach",
-    "data"), or one that autograd saw or did not see made, other than in the
-    mode of the call ("tracked", "untracked")."""
+    "data"), or one that autograd saw or did not see made, other than in the mode of the call
+    ("tracked", "untracked")."""
 
     input: int
     type: TensorType

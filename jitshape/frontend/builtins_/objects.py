@@ -239,7 +239,7 @@ def _class_dict(m: Machine, value: Value) -> Value:
     """A view that no other read of it gives; to set an attribute of the class is a break."""
     if not isinstance(value, ClassValue):
         raise Break("class_dict", f"the __dict__ of a {value.python_type().__name__} is read")
-    return _proxy(m, type.__dict__["__dict__"].__get__(value.object), None)
+    return wrap_proxy(m, type.__dict__["__dict__"].__get__(value.object), None)
 
 
 GETTERS[object.__dict__["__class__"]] = lambda m, value: value.type_value(m)
@@ -283,12 +283,8 @@ class ProxyValue(PinnedValue):
 
 
 @wraps(types.MappingProxyType)
-def wrap_proxy(m: Machine, real: types.MappingProxyType, source: Source | None) -> Value:
+def wrap_proxy(m: Machine, real: types.MappingProxyType, source: Source | None) -> ProxyValue:
     """Pinned, and with it the dict behind it, which is what is read and guarded."""
-    return _proxy(m, real, source)
-
-
-def _proxy(m: Machine, real: types.MappingProxyType, source: Source | None) -> ProxyValue:
     held = guard_identity(m, real, source)
     (behind,) = gc.get_referents(real)
     if not isinstance(behind, dict):

@@ -53,18 +53,13 @@ def _guard_behind(m: Machine, start: Any) -> bool:
             continue
         seen.add(id(function))
         if _runs_natively(function):
-            guard_code(m, function)
+            for part in _PARTS:
+                guard_part(m, function, Field(Held(function, function.__qualname__), part))
             todo += [cell.cell_contents for cell in function.__closure__ or ()]
             todo += _named(m, function)
         elif function is not start:
             own = own and not is_foreign(function)
     return own
-
-
-def guard_code(m: Machine, function: types.FunctionType) -> None:
-    """The function, in whose place something else answers, must go on doing what it does."""
-    for part in _PARTS:
-        guard_part(m, function, Field(Held(function, function.__qualname__), part))
 
 
 def _runs_natively(function: Any) -> bool:

@@ -21,7 +21,7 @@ from jitshape.frontend.lookup import class_attribute
 from jitshape.frontend.sources import Field, Getter, Held, InstanceDict, Key, Source
 from jitshape.frontend.torchside import natives
 from jitshape.frontend.torchside.demands import demanded
-from jitshape.frontend.torchside.names_inside import guard_code, guard_names, is_foreign
+from jitshape.frontend.torchside.names_inside import guard_names, is_foreign
 from jitshape.frontend.torchside.number_rules import SYMBOLIC
 from jitshape.frontend.torchside.numbers import (
     SymbolicBool,
@@ -261,8 +261,7 @@ class TensorValue(Value):
         m.guard_special_methods(self.cls)
         method = class_attribute(self.cls, name)
         if isinstance(method, types.FunctionType):
-            guard_code(m, method)
-            if is_foreign(method) or not guard_names(m, method):
+            if not guard_names(m, method) or is_foreign(method):
                 raise Break("torch_call", f"{name} of tensors is not torch's own")
 
     def length(self, m: Machine) -> Value:

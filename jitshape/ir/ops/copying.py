@@ -91,7 +91,7 @@ class Copy:
 
 @pointwise("aten.fill.Scalar", "aten.fill.Tensor", operands=1)
 class Fill:
-    stored = 1
+    stored = (1,)
 
     def type(env, x, value):
         old = x.type

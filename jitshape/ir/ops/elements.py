@@ -30,8 +30,7 @@ def with_elements(
     """The arguments of a call whose first result has elements of `dtype`.  RuntimeError as C++
     raises it."""
     if definition.has("stored"):
-        places = definition.stored
-        for place in places if isinstance(places, tuple) else (places,):
+        for place in definition.stored:
             if place < len(args):
                 _check(env, args[place], dtype)
     if len(args) > 1 and type(args[1]) is IntExpr and _integral(dtype):

@@ -100,7 +100,7 @@ class EmptyStrided:
 
 @factory("aten.full.default")
 class Full:
-    stored = 1
+    stored = (1,)
 
     def type(env, size, fill_value, dtype=None, layout=None, device=None, pin_memory=None):
         return _made(_checked(env, size), dtype, device, number_dtype(fill_value))
@@ -114,7 +114,7 @@ class Full:
 
 @factory("aten.scalar_tensor.default")
 class ScalarTensor:
-    stored = 0
+    stored = (0,)
 
     def type(env, s, dtype=None, layout=None, device=None, pin_memory=None):
         return _made((), dtype, device)
@@ -167,7 +167,7 @@ class OnesLike(_Like):
 
 @factory("aten.full_like.default")
 class FullLike:
-    stored = 1
+    stored = (1,)
 
     def type(
         env,
@@ -222,7 +222,7 @@ class NewOnes(_New):
 
 @factory("aten.new_full.default")
 class NewFull:
-    stored = 2
+    stored = (2,)
 
     def type(env, x, size, fill_value, dtype=None, layout=None, device=None, pin_memory=None):
         return _new(x, _checked(env, size), dtype, device)

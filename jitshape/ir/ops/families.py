@@ -294,7 +294,7 @@ def pointwise(
 
 def pointwise_table(
     rows: dict[str, Callable[..., Any]],
-    stored: int | tuple[int, ...] | None = None,
+    stored: tuple[int, ...] = (),
     exact: tuple[int, ...] = (),
     rounds_all: bool = False,
     **options: Any,
@@ -450,7 +450,7 @@ def check_written(env: Any, target: TensorType, result: TensorType) -> None:
 def inplace(*names: str, functional: str, **attributes: Any) -> None:
     """Register the in-place form of `functional` under each of `names`."""
     for name in names:
-        stored = getattr(OPS[functional].block, "stored", None)
+        stored = getattr(OPS[functional].block, "stored", ())
         own = {"functional": functional, "stored": stored, **attributes}
         block = type(name.split(".")[1], (), own)
         op(name, family="inplace", base=InPlace)(block)

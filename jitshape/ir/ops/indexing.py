@@ -92,7 +92,7 @@ class Repeat:
 class ConstantPad:
     """`pad` names amounts from the last dimension on, before and after; negative ones crop."""
 
-    stored = 2
+    stored = (2,)
 
     def type(env, x, pad, value=0):
         old = x.type

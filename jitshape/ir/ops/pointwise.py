@@ -334,7 +334,7 @@ class Where:
 class MaskedFill:
     """The result has the dtype of the first argument, whatever the value's; it is contiguous."""
 
-    stored = 2
+    stored = (2,)
 
     @classmethod
     def type(cls, env, x, mask, value):
@@ -379,7 +379,7 @@ pointwise_table(
         "aten.clamp_max.Tensor": lambda b, x, high: _clamp(b, x, None, high),
     },
     operands=2,
-    stored=1,
+    stored=(1,),
 )
 
 

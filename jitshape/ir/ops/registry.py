@@ -25,7 +25,7 @@ the defaults.  What a block may define (all static methods):
         composite family: rewrites the node into other ops, emitted through `g.call(op, *args,
         **kwargs) -> Value` (ir/rewrite.py), before the backend sees the graph
     samples() -> list of (args, kwargs) with real tensors, for the differential tests
-    stored = 1                      the arguments, (1, 2) or 1, that become elements: elements.py
+    stored = (1,)                   the arguments that become elements (ir/ops/elements.py)
     functional = "aten.x"           in-place family: the pure op it stands for
 """
 

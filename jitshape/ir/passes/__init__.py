@@ -1,7 +1,7 @@
 """Passes over graphs: valid graph in, valid graph out.
 
 A pass states which properties of the graph it needs and which it gives; `run_passes` checks the
-order, tells observers of every result, and verifies the graph between passes when asked to.
+order, and verifies the graph between passes when asked to.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from jitshape.ir.verify import verify
 FUNCTIONAL = "functional"  # no op mutates
 CORE = "core"  # no composite op is left
 DEDUPED = "deduped"  # no two equal pure nodes
-
-Observer = Callable[[str, Graph], None]
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ def run_passes(
     *,
     has: Iterable[str] = (),
     debug: bool = False,
-    observers: Sequence[Observer] = (),
 ) -> set[str]:
     """Run `passes` in order on a graph that already has the properties `has`; the properties
     it has then.  A fault inside a pass becomes an InternalError that shows the graph."""
@@ -74,6 +71,4 @@ def run_passes(
         have |= step.provides
         if debug:
             verify(graph, step.name)
-        for observe in observers:
-            observe(step.name, graph)
     return have

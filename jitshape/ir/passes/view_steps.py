@@ -91,8 +91,8 @@ _IDENTITIES = {
 
 def traits_of(value: Value) -> tuple[str, ...] | None:
     """What a view does to the elements of its memory ("conj", "neg"), and whether it is no view for
-    eager ("detach", "data") or one for autograd ("tracked",
-    "untracked"); None where it does something else to some elements."""
+    eager ("detach", "data") or one for autograd ("tracked", "untracked"); None where it does
+    something else to some elements."""
     chain: list[Node] = []
     while value.node is not None and OPS.get(value.node.op) is not None:
         definition = OPS[value.node.op]
